@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use softdpu_frontend::Transfer;
-use softdpu_frontend::load::tenants::{Client, Work, run};
+use softdpu_frontend::load::block::BlockWork;
+use softdpu_frontend::load::{BlockClient, Priority, RunOptions, run};
 use softdpu_tests::{Context, Daemon, Failure, Lab, has_two_cpus, softdpu};
 
 /// The clients' CPU, and the core's.
@@ -45,16 +46,18 @@ fn record(lab: &Lab, fairness: &str) -> Result<PathBuf, Failure> {
     let session = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3)?.parse::<u32>().ok());
     assert_eq!(session, Some(pid), "the data plane has a session of its own: {stat}");
     let works = [
-        Work { transfer: Transfer::Read, block_size: 4096, depth: 1 },
-        Work { transfer: Transfer::Write, block_size: 4096, depth: 64 },
+        BlockWork { transfer: Transfer::Read, block_size: 4096, depth: 1 },
+        BlockWork { transfer: Transfer::Write, block_size: 4096, depth: 64 },
     ];
     let mut clients = ["light", "flood"]
         .iter()
         .zip(works)
-        .map(|(name, work)| Client::connect(&lab.path().join(format!("{name}.sock")), work))
+        .map(|(name, work)| BlockClient::connect(&lab.path().join(format!("{name}.sock")), work))
         .collect::<Result<Vec<_>, _>>()
         .context("connecting")?;
-    run(&mut clients, &[0, 1], CPUS.0, WARM_UP, RECORDED).context("load")?;
+    let options =
+        RunOptions { cpu: CPUS.0, priority: Priority::Session, batch: None, warm_up: WARM_UP, duration: RECORDED };
+    run(&mut clients, &options).context("load")?;
     drop(clients);
     daemon.stop()?;
     Ok(file)

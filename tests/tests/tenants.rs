@@ -8,9 +8,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use softdpu_frontend::load::tenants::{Client, Served, Work, run, run_as};
-use softdpu_frontend::load::talk;
-use softdpu_frontend::{Station, Transfer};
+use softdpu_frontend::load::block::BlockWork;
+use softdpu_frontend::load::frames::Route;
+use softdpu_frontend::load::{
+    BlockClient, FrameClient, Job, Outcome, Priority, RoundTrip, RunOptions, run,
+};
+use softdpu_frontend::{Frames, Station, Transfer};
 use softdpu_sched::{fair1, jain};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, SlowDisk, has_two_cpus, skip, wait_until};
 
@@ -22,8 +25,13 @@ const TRIES: usize = 8;
 const TURNS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(50);
 
-const READ: Work = Work { transfer: Transfer::Read, block_size: 4096, depth: 1 };
-const FLOOD: Work = Work { transfer: Transfer::Write, block_size: 4096, depth: 128 };
+const READ: BlockWork = BlockWork { transfer: Transfer::Read, block_size: 4096, depth: 1 };
+const FLOOD: BlockWork = BlockWork { transfer: Transfer::Write, block_size: 4096, depth: 128 };
+
+/// Clients that go before all other programs.
+fn clients_first(duration: Duration) -> RunOptions {
+    RunOptions { cpu: CPUS.0, priority: Priority::Session, batch: None, warm_up: WARM_UP, duration }
+}
 
 /// A tenant of a site, and its volume as the site file has it.
 struct Tenant {
@@ -98,7 +106,7 @@ impl std::fmt::Display for Seen {
 
 /// What tenants do, and how it is measured.
 struct Load<'a> {
-    works: &'a [Work],
+    works: &'a [BlockWork],
     /// One measurement.
     turn: Duration,
     /// The clients go before all other programs.
@@ -117,18 +125,19 @@ fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], load: &Load<'_>) -> Result
     let mut clients = sockets
         .iter()
         .zip(works)
-        .map(|(socket, work)| Client::connect(socket, *work))
+        .map(|(socket, work)| BlockClient::connect(socket, *work))
         .collect::<Result<Vec<_>, _>>()
         .context("connecting")?;
-    let all: Vec<usize> = (0..clients.len()).collect();
+    let priority = if first { Priority::Session } else { Priority::Normal };
+    let options = RunOptions { priority, ..clients_first(turn) };
     let (mut alone, mut beside, mut mean, mut flood) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
-        let served = run_as(first, &mut clients, &all[..1], CPUS.0, WARM_UP, turn).context("the light tenant alone")?;
+        let served = run(&mut clients[..1], &options).context("the light tenant alone")?;
         alone.push(served[0].latency_at(0.99) as f64);
-        let served = run_as(first, &mut clients, &all, CPUS.0, WARM_UP, turn).context("all tenants")?;
+        let served = run(&mut clients, &options).context("all tenants")?;
         beside.push(served[0].latency_at(0.99) as f64);
         mean.push(served[0].latency.mean());
-        flood.push(served[1..].iter().map(Served::rate).sum());
+        flood.push(served[1..].iter().map(Outcome::rate).sum());
     }
     drop(clients);
     daemon.stop()?;
@@ -246,7 +255,7 @@ fn a_slow_disk_that_one_tenant_floods_still_answers_another() {
             };
             Ok::<_, Failure>(vec![volume("light")?, volume("flood")?])
         };
-        let works = [READ, Work { depth: 128, ..READ }];
+        let works = [READ, BlockWork { depth: 128, ..READ }];
         let load = Load { works: &works, turn: Duration::from_millis(1_500), first: false, slow: Some(&slow) };
         let mut seen = Vec::new();
         for _ in 0..TRIES {
@@ -318,18 +327,17 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             // while the clients' CPU does something else for a moment.
             let (block_size, depth) =
                 if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
-            let work = Work { transfer: Transfer::Read, block_size, depth };
+            let work = BlockWork { transfer: Transfer::Read, block_size, depth };
             let mut clients = sockets
                 .iter()
-                .map(|socket| Client::connect(socket, work))
+                .map(|socket| BlockClient::connect(socket, work))
                 .collect::<Result<Vec<_>, _>>()
                 .context("connecting")?;
-            let all: Vec<usize> = (0..clients.len()).collect();
             let expected: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
             let mut tries = Vec::new();
             for _ in 0..TRIES {
                 let (before, core_before) = (costs(&daemon)?, core_time(&daemon)?);
-                let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_millis(1_000)).context("load")?;
+                let served = run(&mut clients, &clients_first(Duration::from_millis(1_000))).context("load")?;
                 // Who has a larger part finds more of its data in the cache, so that its requests cost less.
                 let requests: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
                 let cost: Vec<f64> =
@@ -344,7 +352,7 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
                 let (fair, jain) = (fair1(&expected, &got), jain(&expected, &got));
                 println!(
                     "weights {weights:?}: Fair1 {fair:.4}, Jain {jain:.5}, {:.0} requests/s",
-                    served.iter().map(Served::rate).sum::<f64>()
+                    served.iter().map(Outcome::rate).sum::<f64>()
                 );
                 tries.push(fair);
                 if fair <= 0.02 {
@@ -368,14 +376,15 @@ fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
         let tenants = [Tenant::with_memory("limits = { iops = 5_000, iops-burst = 64 }"), Tenant::with_memory("")];
         let (text, sockets) = site("weighted", &tenants, lab.path());
         let daemon = Daemon::start(lab.path(), &text)?;
-        let work = Work { transfer: Transfer::Read, block_size: 4096, depth: 32 };
-        let mut clients = vec![Client::connect(&sockets[0], work).context("connecting")?];
+        let work = BlockWork { transfer: Transfer::Read, block_size: 4096, depth: 32 };
+        let mut clients = vec![BlockClient::connect(&sockets[0], work).context("connecting")?];
         // The rate of a second, as soon as one shows what it has to.
         let mut rate_in = |range: std::ops::Range<f64>| -> Result<f64, Failure> {
             let mut seen = Vec::new();
             for _ in 0..TRIES {
-                let (warm_up, second) = (Duration::from_millis(200), Duration::from_millis(1_000));
-                let rate = run(&mut clients, &[0], CPUS.0, warm_up, second).context("load")?[0].rate();
+                let warm_up = Duration::from_millis(200);
+                let options = RunOptions { warm_up, ..clients_first(Duration::from_millis(1_000)) };
+                let rate = run(&mut clients, &options).context("load")?[0].rate();
                 if range.contains(&rate) {
                     return Ok(rate);
                 }
@@ -442,16 +451,15 @@ fn a_thousand_tenants_with_a_disk_each_are_served_alike_and_take_little_memory()
             let daemon = Daemon::start(lab.path(), &text)?;
             // For the clients, which are this process's.
             allow(files.maximum);
-            let work = Work { depth: 2, ..READ };
+            let work = BlockWork { depth: 2, ..READ };
             let mut clients = sockets
                 .iter()
-                .map(|socket| Client::connect(socket, work))
+                .map(|socket| BlockClient::connect(socket, work))
                 .collect::<Result<Vec<_>, _>>()
                 .context("connecting")?;
-            let all: Vec<usize> = (0..count).collect();
             let mut seen = Vec::new();
             loop {
-                let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_secs(2)).context("load")?;
+                let served = run(&mut clients, &clients_first(Duration::from_secs(2))).context("load")?;
                 let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
                 let (fair, nothing) = (jain(&vec![1.0; count], &got), got.iter().filter(|got| **got == 0.0).count());
                 println!("{count} tenants: {:.0} requests, Jain {fair:.4}", got.iter().sum::<f64>());
@@ -481,7 +489,12 @@ const STATIONS: [[Station; 2]; 2] = {
     [[station(10), station(11)], [station(20), station(21)]]
 };
 
-/// BlockRequest and response of one tenant's guests beside a flood of the smallest frames between another's.
+/// Frames of the flood that are on their way: less than the receiver has buffers.
+const FLOOD_FRAMES: usize = 192;
+/// Frames of the flood that are taken before the talk has its turn.
+const FLOOD_BATCH: usize = 4;
+
+/// Request and response of one tenant's guests beside a flood of the smallest frames between another's.
 fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
     let mut text = format!(
         "[node]\nfairness = \"{fairness}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
@@ -509,19 +522,20 @@ fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
         }
     }
     let daemon = Daemon::start(lab.path(), &text)?;
-    let pair = |tenant: usize| {
-        talk::Pair::connect([&sockets[2 * tenant], &sockets[2 * tenant + 1]], STATIONS[tenant]).context("connecting")
-    };
-    let (mut talk, mut flood) = (pair(0)?, pair(1)?);
-    let turn = Duration::from_millis(300);
+    let of = |tenant: usize| [&*sockets[2 * tenant], &*sockets[2 * tenant + 1]];
+    let [from, to] = STATIONS[1];
+    let route = Route { frames: Frames::Smallest, flows: 1, from, to, by: to.mac };
+    let mut talk = RoundTrip::connect(of(0), STATIONS[0]).context("connecting")?;
+    let mut flood = FrameClient::connect(of(1), route, FLOOD_FRAMES).context("connecting")?;
+    let options = RunOptions { batch: Some(FLOOD_BATCH), ..clients_first(Duration::from_millis(300)) };
     let (mut alone, mut beside, mut mean, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
-        let seen = talk::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
-        alone.push(seen.latency.value_at_quantile(0.99) as f64);
-        let seen = talk::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
-        beside.push(seen.latency.value_at_quantile(0.99) as f64);
-        mean.push(seen.latency.mean());
-        rates.push(seen.flood);
+        let served = run([&mut talk], &options).context("the talk alone")?;
+        alone.push(served[0].latency_at(0.99) as f64);
+        let served = run([&mut talk as &mut dyn Job, &mut flood], &options).context("talk and flood")?;
+        beside.push(served[0].latency_at(0.99) as f64);
+        mean.push(served[0].latency.mean());
+        rates.push(served[1].rate());
     }
     drop((talk, flood));
     daemon.stop()?;

@@ -1,12 +1,13 @@
 //! What the encryption of volumes does on one core: bytes a second, beside OpenSSL's AES-XTS in the same rounds.
 
-use std::fmt::Write as _;
 use std::io;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use softdpu_accel::Xts;
+use softdpu_plot::Table;
 
+use crate::samples::{Samples, Spread};
 use crate::side_by_side::{Figure, on_cpu};
 
 /// What to measure, how often and where.
@@ -26,20 +27,20 @@ pub struct Plan {
 
 /// Bytes a second of one subject in one case.
 #[derive(Clone, Debug)]
-pub struct Measurement {
+pub struct CipherMeasurement {
     /// `softdpu` or `openssl`.
     pub subject: &'static str,
     /// The operation and the bytes it has at a time.
     pub case: String,
     /// One for each round.
-    pub rates: Vec<f64>,
+    pub rates: Samples,
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct AccelReport {
     /// In the order of the cases; a peer is behind what it is compared with.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<CipherMeasurement>,
     /// What there is no peer for, and why.
     pub left_out: Option<String>,
 }
@@ -121,7 +122,7 @@ impl Work {
                     .stderr(Stdio::null())
                     .output()
                     .map_err(|error| format!("openssl: {error}"))?;
-                rate(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| "openssl speed told no rate".to_owned())
+                rate(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| "openssl speed printed no rate".to_owned())
             }
         }
     }
@@ -132,11 +133,11 @@ fn rate(output: &str) -> Option<f64> {
     output.lines().find_map(|line| line.strip_prefix("+F:")?.rsplit(':').next()?.trim().parse().ok())
 }
 
-/// Measures what `plan` says; `progress` is told the name of each case before it runs for the first time.
+/// Measures what `plan` says; `progress` gets the name of each case before it runs for the first time.
 ///
 /// # Errors
 /// A sentence for the user: no such case, a CPU that can't be used.
-pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report, String> {
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<AccelReport, String> {
     let mut cases: Vec<Case> = cases()?.into_iter().filter(|case| case.name.contains(&plan.case)).collect();
     if cases.is_empty() {
         return Err(format!("no case has \"{}\" in its name", plan.case));
@@ -145,7 +146,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report,
         plan.cpu,
         |wrong| wrong,
         || {
-            let mut report = Report::default();
+            let mut report = AccelReport::default();
             let peer = Command::new("openssl").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
             if !plan.peers {
                 report.left_out = Some("peers are left out".to_owned());
@@ -156,10 +157,10 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report,
                 cases.retain(|case| matches!(case.work, Work::Ours { .. }));
             }
             for case in &cases {
-                report.measurements.push(Measurement {
+                report.measurements.push(CipherMeasurement {
                     subject: case.work.subject(),
                     case: case.name.clone(),
-                    rates: Vec::new(),
+                    rates: Samples::default(),
                 });
             }
             for round in 0..plan.rounds.max(1) {
@@ -175,38 +176,30 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report,
     )
 }
 
-impl Measurement {
-    /// Median, least and most.
-    fn spread(&self) -> (f64, f64, f64) {
-        let mut rates = self.rates.clone();
-        rates.sort_by(f64::total_cmp);
-        let at = |index: usize| rates.get(index).copied().unwrap_or(0.0);
-        (at(rates.len() / 2), at(0), at(rates.len().saturating_sub(1)))
-    }
-}
-
-impl Report {
+impl AccelReport {
     /// What the peer did in the same case, as a ratio of medians: above 1, softdpu is faster.
-    fn ratio(&self, ours: &Measurement) -> Option<f64> {
+    fn ratio(&self, ours: &CipherMeasurement) -> Option<f64> {
         let peer = self.measurements.iter().find(|other| other.case == ours.case && other.subject != "softdpu")?;
-        (ours.subject == "softdpu").then(|| ours.spread().0 / peer.spread().0.max(1.0))
+        (ours.subject == "softdpu").then(|| ours.rates.median() / peer.rates.median().max(1.0))
     }
 
     /// For people.
     pub fn table(&self) -> String {
-        let mut table = format!("{:<28} {:<8} {:>8} {:>17} {:>6}\n", "CASE", "SUBJECT", "GB/s", "min - max", "ratio");
+        let mut table = Table::new(["case", "subject", "GB/s>", "min - max>", "ratio>"]);
         for measurement in &self.measurements {
-            let (median, least, most) = measurement.spread();
-            let ratio = self.ratio(measurement).map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            let spread = format!("{:.2} - {:.2}", least / 1e9, most / 1e9);
-            let (case, subject) = (&measurement.case, measurement.subject);
-            // Writing to a String cannot fail.
-            let _ = writeln!(table, "{case:<28} {subject:<8} {:>8.2} {spread:>17} {ratio:>6}", median / 1e9);
+            let Spread { median, least, most } = measurement.rates.spread();
+            table.row(vec![
+                measurement.case.clone(),
+                measurement.subject.to_owned(),
+                format!("{:.2}", median / 1e9),
+                format!("{:.2} - {:.2}", least / 1e9, most / 1e9),
+                self.ratio(measurement).map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            ]);
         }
         if let Some(why) = &self.left_out {
-            let _ = writeln!(table, "nothing to compare with: {why}");
+            table.line(format!("nothing to compare with: {why}"));
         }
-        table
+        table.to_string()
     }
 
     /// For programs: a JSON object a line.
@@ -215,7 +208,7 @@ impl Report {
     /// Those of `to`.
     pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
         for measurement in &self.measurements {
-            let (median, least, most) = measurement.spread();
+            let Spread { median, least, most } = measurement.rates.spread();
             let mut line = |metric, unit, value| {
                 let (subject, case) = (measurement.subject, &*measurement.case);
                 Figure { bench: "accel", subject, case, metric, unit, value }.write(to)
@@ -236,12 +229,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_is_measured_and_told() {
+    fn every_operation_is_measured_and_named() {
         let plan = Plan { case: String::new(), rounds: 2, length: Duration::from_millis(1), cpu: 0, peers: false };
-        let mut told = Vec::new();
-        let report = run(&plan, |name| told.push(name.to_owned())).unwrap();
-        assert_eq!((report.measurements.len(), told.len()), (8, 8));
-        assert!(report.measurements.iter().all(|found| found.rates.len() == 2 && found.spread().1 > 0.0));
+        let mut named = Vec::new();
+        let report = run(&plan, |name| named.push(name.to_owned())).unwrap();
+        assert_eq!((report.measurements.len(), named.len()), (8, 8));
+        assert!(report.measurements.iter().all(|found| found.rates.len() == 2 && found.rates.spread().least > 0.0));
         assert!(report.table().contains("encrypt aes-256-xts 512") && report.table().contains("left out"));
         let mut json = Vec::new();
         report.write_json(&mut json).unwrap();

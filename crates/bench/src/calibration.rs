@@ -7,7 +7,7 @@ use softdpu_sys::{affinity, clock};
 
 /// A counter on a cache line of its own (two, as processors fetch pairs).
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Calibration {
 /// # Errors
 /// A CPU that this process may not use.
 pub fn calibrate(here: usize, there: usize, duration: Duration) -> Result<Calibration, String> {
-    let (ping, pong, stop) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)), AtomicBool::new(false));
+    let (ping, pong, stop) = (CacheLine(AtomicU64::new(0)), CacheLine(AtomicU64::new(0)), AtomicBool::new(false));
     let pin = |cpu: usize| affinity::pin_to(cpu).map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {

@@ -4,12 +4,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::requests::{self, Load, LoadError, Outcome, Pattern};
+use softdpu_frontend::load::block::{self, BlockLoad};
+use softdpu_frontend::load::{LoadError, Outcome, Pattern, Waiting};
 use softdpu_frontend::{BlockFrontEnd, BlockOptions, Format};
 
 use crate::SetupError;
-use crate::report::{Case, Report};
+use crate::report::{BlockReport, Case};
 use crate::scratch::ScratchFile;
 use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu};
 use crate::subject::{Service, Subject, Volume};
@@ -109,11 +109,11 @@ impl Plan {
     }
 }
 
-/// Measures all of `plan`, and tells `progress` before each measurement.
+/// Measures all of `plan`, and calls `progress` before each measurement.
 ///
 /// # Errors
 /// [`SetupError`] for the first thing that goes wrong.
-pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<Report, SetupError> {
+pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<BlockReport, SetupError> {
     plan.check()?;
     let file = match plan.volume {
         VolumeKind::File => Some(filled_file(&plan.folder)?),
@@ -162,7 +162,7 @@ fn measure(
     let running = subject.start(service)?;
     let mut front_end =
         BlockFrontEnd::connect_when_listening(running.socket(), options).map_err(|error| failed(error.into()))?;
-    let load = Load {
+    let load = BlockLoad {
         pattern: plan.pattern,
         block_size: plan.block_size,
         depth: case.depth,
@@ -174,7 +174,7 @@ fn measure(
         seed: (turn.round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         profile: turn.profile,
     };
-    on_cpu(plan.client_cpu, LoadError::Load, || requests::run(front_end.queues_mut(), &load)).map_err(failed)
+    on_cpu(plan.client_cpu, LoadError::Load, || block::run(front_end.queues_mut(), &load)).map_err(failed)
 }
 
 /// A file of [`STORED_SIZE`] bytes without holes, in the page cache because it was just written.

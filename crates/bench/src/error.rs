@@ -36,11 +36,11 @@ pub enum SetupError {
     /// A measurement failed.
     #[error("{subject}, {case}: {source}")]
     Load {
-        /// Who was measured.
+        /// The subject.
         subject: String,
-        /// What was measured.
+        /// The case.
         case: String,
-        /// What happened.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Output could not be written.

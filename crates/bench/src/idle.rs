@@ -1,4 +1,4 @@
-//! What a daemon takes while nobody wants anything of it.
+//! What a daemon takes while its disks are idle.
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! What an interrupt costs: from the data plane's one write to the driver that wakes up, and how many are saved.
 //!
 //! ```text
-//!  bare     a thread writes an eventfd ──▶ another one, asleep on it, wakes         nobody's code but the kernel's
+//!  bare     a thread writes an eventfd ──▶ another one, asleep on it, wakes         only the kernel's code
 //!  served   a request of a driver that sleeps, less one of a driver that polls     the same through a server
 //!  load     interrupts per request, of a driver that sleeps, at growing depths     what EVENT_IDX saves
 //! ```
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags};
-use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::requests::LoadError;
+use softdpu_frontend::load::{LoadError, Waiting};
 use softdpu_frontend::sleep_until;
+use softdpu_plot::Table;
 use softdpu_sys::clock;
 use softdpu_sys::wake::Doorbell;
 
 use crate::SetupError;
 use crate::comparison::{self, Plan};
-use crate::report::Measurement;
+use crate::report::BlockMeasurement;
 use crate::side_by_side::{Figure, Progress, on_cpu};
 
 /// Longest wake-up told apart, nanoseconds.
@@ -39,12 +39,12 @@ const STALL: Duration = Duration::from_secs(5);
 pub struct Figures {
     /// From before the write to the sleeper's return from poll(2), nanoseconds.
     pub wake_up: Histogram<u64>,
-    /// What the write takes its writer where it wakes somebody, nanoseconds.
+    /// What the write takes its writer where it wakes a thread, nanoseconds.
     pub signal: f64,
-    /// The same where nobody sleeps.
+    /// The same where no thread sleeps.
     pub signal_unheard: f64,
     /// A server's, by depth: with a driver that polls, then with one that sleeps.
-    pub served: Vec<Measurement>,
+    pub served: Vec<BlockMeasurement>,
 }
 
 /// Measures signals from one CPU of `plan` to the other for its duration, and then what it plans.
@@ -121,7 +121,7 @@ fn signals(from: usize, to: usize, duration: Duration) -> Result<(Histogram<u64>
     })
 }
 
-/// What a signal takes its writer when nobody sleeps.
+/// What a signal takes its writer when no thread sleeps.
 fn unheard() -> Result<f64, LoadError> {
     const SIGNALS: u32 = 100_000;
     let bell = bell()?;
@@ -135,11 +135,11 @@ fn unheard() -> Result<f64, LoadError> {
 impl Figures {
     /// By case of a driver that sleeps: that, and by how many nanoseconds its median latency is above that of one which
     /// polls.
-    fn costs(&self) -> impl Iterator<Item = (&Measurement, f64)> {
-        let median = |measurement: &Measurement| measurement.work.latency_at(0.5) as f64;
+    fn costs(&self) -> impl Iterator<Item = (&BlockMeasurement, f64)> {
+        let median = |measurement: &BlockMeasurement| measurement.work.latency_at(0.5) as f64;
         let asleep = self.served.iter().filter(|measurement| measurement.case.client == Waiting::Blocking);
         asleep.filter_map(move |measurement| {
-            let like_it = |other: &&Measurement| {
+            let like_it = |other: &&BlockMeasurement| {
                 other.subject == measurement.subject
                     && other.case.depth == measurement.case.depth
                     && other.case.client == Waiting::Polling
@@ -160,7 +160,7 @@ impl Figures {
             line("machine", "eventfd", metric, "ns", self.wake_up.value_at_quantile(quantile) as f64)?;
         }
         line("machine", "eventfd", "signal-time", "ns", self.signal)?;
-        line("machine", "eventfd nobody asleep", "signal-time", "ns", self.signal_unheard)?;
+        line("machine", "eventfd without a sleeper", "signal-time", "ns", self.signal_unheard)?;
         for (measurement, cost) in self.costs() {
             let (subject, case) = (&measurement.subject, measurement.case.to_string());
             line(subject, &case, "latency-above-polling", "ns", cost)?;
@@ -176,28 +176,22 @@ impl fmt::Display for Figures {
         writeln!(
             f,
             "eventfd to a thread asleep on the other CPU: {:.2} us (p99 {:.2} us); the write takes its writer {:.2} \
-             us, and {:.2} us where nobody sleeps",
+             us, and {:.2} us where no thread sleeps",
             quantile(0.5),
             quantile(0.99),
             self.signal / 1e3,
             self.signal_unheard / 1e3
         )?;
-        writeln!(
-            f,
-            "\n{:<36} {:<20} {:>22} {:>24}",
-            "case", "subject", "latency above polling", "interrupts per request"
-        )?;
+        let mut table = Table::new(["case", "subject", "latency above polling>", "interrupts per request>"]);
         for (measurement, cost) in self.costs() {
-            writeln!(
-                f,
-                "{:<36} {:<20} {:>19.2} us {:>24.4}",
+            table.row(vec![
                 measurement.case.to_string(),
-                measurement.subject,
-                cost / 1e3,
-                measurement.work.interrupts_per_request()
-            )?;
+                measurement.subject.clone(),
+                format!("{:.2} us", cost / 1e3),
+                format!("{:.4}", measurement.work.interrupts_per_request()),
+            ]);
         }
-        Ok(())
+        write!(f, "\n{table}")
     }
 }
 

@@ -24,6 +24,7 @@ pub mod net;
 pub mod plot;
 pub mod process;
 pub mod report;
+pub mod samples;
 pub mod scratch;
 pub mod side_by_side;
 pub mod subject;

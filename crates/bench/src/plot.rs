@@ -5,19 +5,19 @@ use std::path::Path;
 use softdpu_plot::{Lines, Panel, Scale};
 
 use crate::SetupError;
-use crate::report::{QUANTILES, Report, time};
+use crate::report::{BlockReport, QUANTILES, time};
 use crate::side_by_side::rate;
 
 /// Draws `report` to `path`, as SVG or PNG.
 ///
 /// # Errors
 /// [`SetupError::Output`], also where the name ends in neither `.svg` nor `.png`.
-pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
+pub fn draw(report: &BlockReport, path: &Path) -> Result<(), SetupError> {
     let (mut iops, mut latency) = (Lines::new(), Lines::new());
     for measurement in &report.measurements {
         let depth = measurement.case.depth as f64;
         let name = format!("{}, {}", measurement.subject, measurement.case.client);
-        iops.entry(name.clone()).or_default().push((depth, measurement.spread().0));
+        iops.entry(name.clone()).or_default().push((depth, measurement.rates.median()));
         for (quantile, label) in QUANTILES {
             let label = label.trim_start_matches("latency-");
             let nanos = measurement.work.latency_at(quantile) as f64;

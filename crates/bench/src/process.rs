@@ -146,7 +146,7 @@ fn spawn_from_a_thread(mut command: Command, cpu: Option<usize>) -> Result<(Chil
         // Without the privilege both subjects run at nice 0: still a fair comparison, only a noisier one.
         let _ = softdpu_sys::affinity::highest_nice();
         let setpriv = |error| format!("through setpriv (Debian: util-linux): {error}");
-        // It fails only where nobody waits any more.
+        // It fails only where the receiver is gone.
         let _ = result.send(pinned.and_then(|()| command.spawn().map_err(setpriv)));
         let _ = ended.recv();
     });
@@ -165,7 +165,7 @@ impl Drop for Server {
             }
             std::thread::sleep(STEP);
         }
-        // What is left of it is ended the hard way. Its children first: once it is gone, nobody knows them.
+        // What is left of it is ended the hard way. Its children first: once it is gone, they have another parent.
         for pid in family.into_iter().skip(1) {
             if is_child_of_init_or(pid, self.pid()) {
                 Self::signal(pid, Signal::KILL);
@@ -176,7 +176,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether `pid` is still what it was: a child of `parent`, or of whoever takes in orphans.
+/// Whether `pid` is still what it was: a child of `parent`, or, as an orphan, of process 1.
 fn is_child_of_init_or(pid: u32, parent: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let found = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());

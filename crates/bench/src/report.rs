@@ -4,11 +4,10 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 use softdpu_frontend::Format;
-use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::requests::{Outcome, Pattern};
+use softdpu_frontend::load::{Outcome, Pattern, Waiting};
 
 use crate::comparison::VolumeKind;
-use crate::side_by_side::{self, Work, rate};
+use crate::side_by_side::{self, Work, client, rate};
 
 /// What is held equal between subjects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,9 +63,9 @@ pub struct Requests {
 }
 
 /// One subject's figures in one case.
-pub type Measurement = side_by_side::Measurement<Requests>;
+pub type BlockMeasurement = side_by_side::Measurement<Requests>;
 /// Everything that was measured.
-pub type Report = side_by_side::Report<Requests>;
+pub type BlockReport = side_by_side::Report<Requests>;
 
 /// Latency quantiles in a report, with their names.
 pub const QUANTILES: [(f64, &str); 3] = [(0.5, "latency-p50"), (0.99, "latency-p99"), (0.999, "latency-p99.9")];
@@ -93,27 +92,15 @@ impl Work for Requests {
 
     const BENCH: &'static str = "block";
     const RATE: [&'static str; 4] = ["iops", "iops-min", "iops-max", "iops-ratio"];
-    const CASE_WIDTH: usize = 36;
-    const COLUMNS: &'static [(&'static str, usize)] = &[
-        ("IOPS", 10),
-        ("min - max", 23),
-        ("ratio", 7),
-        ("p50", 9),
-        ("p99", 9),
-        ("p99.9", 9),
-        ("client", 7),
-        ("batch", 6),
-        ("kicks", 7),
-        ("2 hops", 7),
-    ];
+    const COLUMNS: &'static [&'static str] =
+        &["IOPS>", "min - max>", "ratio>", "p50>", "p99>", "p99.9>", "client>", "batch>", "kicks>", "2 hops>"];
 
     fn rate(outcome: &Outcome) -> f64 {
-        outcome.iops()
+        outcome.rate()
     }
 
     fn client(outcome: &Outcome) -> Option<(f64, f64)> {
-        let requests = outcome.requests.max(1) as f64;
-        Some((outcome.busy?.as_nanos() as f64 / requests, requests / outcome.batches.max(1) as f64))
+        client(outcome)
     }
 
     fn add(&mut self, outcome: &Outcome) {
@@ -127,7 +114,7 @@ impl Work for Requests {
         }
     }
 
-    fn figures(measurement: &Measurement) -> Vec<(&'static str, &'static str, f64)> {
+    fn figures(measurement: &BlockMeasurement) -> Vec<(&'static str, &'static str, f64)> {
         let work = &measurement.work;
         let mut figures: Vec<_> =
             QUANTILES.iter().map(|(quantile, name)| (*name, "ns", work.latency_at(*quantile) as f64)).collect();
@@ -142,9 +129,9 @@ impl Work for Requests {
         figures
     }
 
-    fn cells(measurement: &Measurement, ratio: String) -> Vec<String> {
+    fn cells(measurement: &BlockMeasurement, ratio: String) -> Vec<String> {
         let work = &measurement.work;
-        let mut cells = vec![rate(measurement.spread().0), measurement.range_cell(), ratio];
+        let mut cells = vec![rate(measurement.rates.median()), measurement.range_cell(), ratio];
         cells.extend(QUANTILES.iter().map(|(quantile, _)| time(work.latency_at(*quantile))));
         cells.extend(measurement.client_cells(0));
         cells.push(format!("{:.4}", work.per_request(work.kicks)));

@@ -1,7 +1,7 @@
 //! Folders and files of a measurement, which go with it.
 //!
-//! Whoever uses one holds a lock on it (flock(2)), which ends with its process however that ends. So what nobody holds
-//! was left by a measurement that was killed, and the next one removes it.
+//! A process that uses one holds a lock on it (flock(2)), which ends with the process however that ends. So one without
+//! a lock was left by a measurement that was killed, and the next one removes it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -144,7 +144,7 @@ mod tests {
         fs::write(at("precious"), "").unwrap();
         std::os::unix::fs::symlink(at("precious"), at("softdpu-bench-link")).unwrap();
         let used = ScratchFile::new_in(place.path(), ".raw").unwrap();
-        assert!(at("softdpu-bench-left").exists(), "young enough to belong to somebody");
+        assert!(at("softdpu-bench-left").exists(), "young enough to be in use and not locked yet");
         remove_stale(place.path(), Duration::ZERO);
         assert!(!at("softdpu-bench-left").exists() && !at("softdpu-bench-left.raw").exists());
         assert!(used.path().exists() && at("precious").exists() && at("softdpu-bench-link").is_symlink());

@@ -79,7 +79,7 @@ pub struct Service {
 /// A subject at work. Ends with it.
 #[derive(Debug)]
 pub struct Running {
-    // Before the folder, so that nobody is using that when it is removed.
+    // Before the folder: the server has ended when that is removed.
     server: Option<Server>,
     sockets: Vec<PathBuf>,
     _folder: Option<Folder>,
@@ -206,7 +206,7 @@ fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// A key that nobody else has, for volumes that nobody needs later.
+/// A new key, for volumes that are not needed later.
 fn key_file(folder: &Path) -> Result<PathBuf, SetupError> {
     use std::io::{Read, Write};
     use std::os::unix::fs::OpenOptionsExt;

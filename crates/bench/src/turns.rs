@@ -15,9 +15,9 @@ const ATTEMPTS: usize = 4;
 /// One measurement that is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// Whose.
+    /// Number of the subject.
     pub subject: usize,
-    /// In which round.
+    /// Number of the round.
     pub round: usize,
     /// Whether the client measures itself: the round after the last.
     pub profile: bool,
@@ -25,14 +25,14 @@ pub(crate) struct Turn {
 
 /// What a measurement gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Taken<O> {
+pub(crate) struct Sample<O> {
     pub outcome: O,
-    pub around: Around,
+    pub conditions: Conditions,
 }
 
 /// What the machine was like around a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Around {
+pub(crate) struct Conditions {
     /// Two bare cross-core hops, nanoseconds.
     pub hops: f64,
     /// Whether they stayed as they were for the whole of the round.
@@ -62,7 +62,7 @@ impl Turns {
         &mut self,
         subjects: usize,
         mut measure: impl FnMut(Turn) -> Result<O, SetupError>,
-    ) -> Result<Vec<Vec<Taken<O>>>, SetupError> {
+    ) -> Result<Vec<Vec<Sample<O>>>, SetupError> {
         (0..=self.rounds).map(|round| self.round(round, subjects, &mut measure)).collect()
     }
 
@@ -71,7 +71,7 @@ impl Turns {
         round: usize,
         subjects: usize,
         measure: &mut impl FnMut(Turn) -> Result<O, SetupError>,
-    ) -> Result<Vec<Taken<O>>, SetupError> {
+    ) -> Result<Vec<Sample<O>>, SetupError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -84,11 +84,11 @@ impl Turns {
             let is_steady = steady(&hops);
             self.disturbed += usize::from(!is_steady);
             if is_steady || attempts == ATTEMPTS {
-                let around = hops.windows(2).map(|ends| Around { hops: (ends[0] + ends[1]) / 2.0, is_steady });
+                let conditions = hops.windows(2).map(|ends| Conditions { hops: (ends[0] + ends[1]) / 2.0, is_steady });
                 return Ok(outcomes
                     .into_iter()
-                    .zip(around)
-                    .map(|(outcome, around)| Taken { outcome, around })
+                    .zip(conditions)
+                    .map(|(outcome, conditions)| Sample { outcome, conditions })
                     .collect());
             }
         }

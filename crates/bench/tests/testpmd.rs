@@ -1,14 +1,14 @@
-//! Two ports of DPDK's testpmd, a vhost-user-net server that nobody here wrote, carry frames between two guests.
+//! Two ports of DPDK's testpmd, a vhost-user-net server of another project, carry frames between two guests.
 //!
 //! Skipped, with a line that says so, where `dpdk-testpmd` is not installed (Debian: `dpdk-dev`).
 
 use std::time::Duration;
 
 use softdpu_bench::net::comparison::{Plan, connect};
-use softdpu_bench::net::report::Route;
+use softdpu_bench::net::report::{Route, draw};
 use softdpu_bench::net::subject::{NetService, NetSubject, TESTPMD};
 use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::frames::{Load, run};
+use softdpu_frontend::load::frames::{FrameLoad, run};
 use softdpu_frontend::{Format, Frames, Station};
 
 /// Long enough for some thousand frames on a busy machine.
@@ -16,9 +16,9 @@ const DURATION: Duration = Duration::from_millis(100);
 /// How often that is tried.
 const TRIES: usize = 4;
 
-fn load(frames: Frames, waiting: Waiting) -> Load {
+fn load(frames: Frames, waiting: Waiting) -> FrameLoad {
     let warm_up = Duration::from_millis(50);
-    Load {
+    FrameLoad {
         frames,
         flows: 8,
         from: Station::A,
@@ -59,12 +59,12 @@ fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
         let mut tries = Vec::new();
         let outcome = loop {
             match measure() {
-                Ok(outcome) if outcome.frames > least => break outcome,
+                Ok(outcome) if outcome.received.requests > least => break outcome,
                 seen => tries.push(seen),
             }
             assert!(tries.len() < TRIES, "{frames} {format:?} {waiting}: {tries:?}");
         };
-        let mean = outcome.bytes as f64 / outcome.frames as f64;
+        let mean = outcome.bytes as f64 / outcome.received.requests as f64;
         assert!((mean / frames.mean() - 1.0).abs() < 0.5, "{frames} {format:?} {waiting}: {mean} bytes a frame");
     }
 }
@@ -93,9 +93,9 @@ fn a_comparison_measures_tabulates_and_draws() {
     // Without the privilege for network namespaces there is no underlay.
     assert_eq!(report.measurements.len() + report.left_out.len(), 2);
     for measurement in &report.measurements {
-        assert!(measurement.spread().0 > 0.0 && measurement.client.is_some(), "{}", measurement.case);
+        assert!(measurement.rates.median() > 0.0 && measurement.client.is_some(), "{}", measurement.case);
     }
     let plot = folder.path().join("net.svg");
-    report.draw(&plot).unwrap();
+    draw(&report, &plot).unwrap();
     assert!(std::fs::read_to_string(&plot).unwrap().contains("frames received a second"));
 }

@@ -1,8 +1,10 @@
-//! Panels of lines, one below the other, as one SVG or PNG.
+//! Figures for people: panels of lines, one below the other, as one SVG or PNG, and [tables](Table) of text.
 //!
-//! Used by `softdpu bench` for what was measured and by `softdpu twin` for what was simulated.
+//! Used by `softdpu bench` for what was measured, by `softdpu twin` for what was simulated, and by `softdpu status`.
 
 #![forbid(unsafe_code)]
+
+mod table;
 
 use std::collections::BTreeMap;
 use std::io::BufWriter;
@@ -15,9 +17,11 @@ use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::register_font;
 
+pub use table::Table;
+
 /// One panel, pixels.
 const PANEL: (u32, u32) = (820, 430);
-/// Told apart also by those who see few colours (Okabe and Ito's set).
+/// Colours that colour-blind readers can tell apart (Okabe and Ito's set).
 const COLOURS: [RGBColor; 5] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -181,7 +185,7 @@ where
         .map_err(text)?;
     for (index, (name, points)) in lines.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        // Beyond the colours, width tells lines apart.
+        // Beyond the colours, lines differ in width.
         let style = colour.stroke_width(2 + (index / COLOURS.len()) as u32 * 2);
         chart
             .draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))

@@ -5,6 +5,8 @@ mod mistakes;
 
 use std::path::{Path, PathBuf};
 
+use softdpu_testing::ONE_DISK as SMALL;
+
 use super::*;
 
 const BASE: &str = "/srv/site";
@@ -30,16 +32,6 @@ fn messages(text: &str) -> Vec<String> {
         })
         .collect()
 }
-
-const SMALL: &str = "
-[[volume]]
-name = \"root\"
-memory = { size = \"64 MiB\" }
-
-[[device]]
-name = \"disk\"
-virtio-blk = { volume = \"root\" }
-";
 
 #[test]
 fn a_small_site_has_a_sensible_default_for_everything_else() {

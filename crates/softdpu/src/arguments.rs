@@ -24,10 +24,10 @@ pub struct Arguments {
 pub struct Connection {
     /// The daemon's management socket [env: SOFTDPU_SOCKET] [default: /run/softdpu/api.sock, else
     /// ./run/softdpu/api.sock]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Connection")]
     pub socket: Option<PathBuf>,
     /// How long to wait for the daemon's answer
-    #[arg(long, global = true, value_name = "TIME", default_value = "10 s")]
+    #[arg(long, global = true, value_name = "TIME", default_value = "10 s", help_heading = "Connection")]
     pub timeout: Span,
 }
 
@@ -46,7 +46,7 @@ pub enum Command {
     Run {
         /// The site file
         site: PathBuf,
-        /// Write down what each core's policy is told and decides, for `softdpu twin replay`; as `record` in [node]
+        /// Record what each core's policy is asked and decides, for `softdpu twin replay`; as `record` in [node]
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
@@ -312,10 +312,10 @@ pub struct DeviceAdd {
     /// The host's interface that is made: a TAP instead of a guest's interface
     #[arg(long, value_name = "NAME", requires = "network", conflicts_with_all = ["device_socket", "socket_owner", "socket_group", "socket_mode", "queue_size", "packed"])]
     pub interface: Option<String>,
-    /// Whose work its requests are
+    /// The tenant that its requests are charged to
     #[arg(long)]
     pub tenant: Option<String>,
-    /// The guest whose memory it shares
+    /// The domain: the guest that it shares memory with
     #[arg(long)]
     pub domain: Option<String>,
     /// CPUs its queues are spread over
@@ -336,13 +336,13 @@ pub struct DeviceAdd {
     /// Its vhost-user socket
     #[arg(long = "device-socket", value_name = "PATH")]
     pub device_socket: Option<PathBuf>,
-    /// Who owns the socket
+    /// Owner of the socket
     #[arg(long)]
     pub socket_owner: Option<String>,
     /// Which group the socket belongs to
     #[arg(long)]
     pub socket_group: Option<String>,
-    /// Who may connect, such as 0660
+    /// Mode of the socket, such as 0660
     #[arg(long)]
     pub socket_mode: Option<String>,
     /// The serial number the guest sees
@@ -358,7 +358,7 @@ pub struct DeviceAdd {
 pub struct DeviceArgs {
     /// The device
     pub name: String,
-    /// Who attaches it
+    /// The program that attaches it
     #[arg(long, value_enum, default_value = "qemu")]
     pub format: ArgsFormat,
     /// With --format libvirt: only the `disk` element instead of a whole domain
@@ -367,7 +367,7 @@ pub struct DeviceArgs {
     /// With --format libvirt: how the domain runs
     #[arg(long, value_enum, default_value = "auto")]
     pub accel: AccelChoice,
-    /// With --format qemu: the QEMU it is for, such as 7.2, whose words for connecting again are used
+    /// With --format qemu: the QEMU it is for, such as 7.2: options for connecting again differ between versions
     /// [default: that of this machine's qemu-system-x86_64]
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<String>,
@@ -390,7 +390,7 @@ pub enum AccelChoice {
     Tcg,
 }
 
-/// Who attaches a device.
+/// The program that attaches a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ArgsFormat {
     /// Arguments for qemu-system-*

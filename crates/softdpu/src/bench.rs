@@ -16,8 +16,7 @@ use softdpu_bench::comparison::{self, Plan, VolumeKind};
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
 use softdpu_bench::{SetupError, idle, interrupt, plot};
-use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::requests::Pattern;
+use softdpu_frontend::load::{Pattern, Waiting};
 use softdpu_frontend::{Format, Frames, Transfer};
 
 use crate::output::print;
@@ -35,7 +34,7 @@ pub enum BenchCommand {
     Vpc(vpc::Vpc),
     /// Tenants that share a core, under every scheduler in turn: what each gets, and how fair that is
     Tenants(tenants::Tenants),
-    /// Encryption, compression, hashes and patterns on one core, beside openssl
+    /// Encryption of volumes on one core, beside openssl
     Accel(accel::Accel),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
     Interrupt(Interrupt),
@@ -69,11 +68,11 @@ impl From<Frame> for Frames {
 /// `softdpu bench block`
 #[derive(Debug, Args)]
 pub struct Block {
-    /// Who is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path
+    /// What is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path
     /// of any vhost-user-blk socket, also as NAME=PATH. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
-    /// Whom the subjects are compared with, named like a subject; `none`: nobody
+    /// What the subjects are compared with, named like a subject; `none`: nothing
     #[arg(long, value_name = "SUBJECT", default_value = "qsd")]
     peer: String,
     /// How the client waits for completions
@@ -90,7 +89,7 @@ pub struct Block {
     rw: Access,
     /// What is behind the disk: nothing, the server's memory, or a file in the page cache
     #[arg(long, value_enum, default_value = "null")]
-    volume: Kind,
+    volume: VolumeChoice,
     /// Queues, all driven by the one client thread
     #[arg(long, default_value_t = 1)]
     queues: u16,
@@ -122,9 +121,8 @@ pub struct Idle {
     /// CPU of the data plane
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
-    /// Print one JSON object a line instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Form,
 }
 
 /// `softdpu bench interrupt`
@@ -137,7 +135,7 @@ pub struct Interrupt {
     turns: Turns,
 }
 
-/// How often is measured, where, and how it is told.
+/// How often is measured, where, and how it is printed.
 #[derive(Debug, Args)]
 struct Turns {
     /// Length of one measurement
@@ -146,15 +144,64 @@ struct Turns {
     /// Measurements of each case and subject, taking turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// CPU of the client: the drivers of all guests
+    #[command(flatten)]
+    cpus: Cpus,
+    #[command(flatten)]
+    output: Form,
+}
+
+/// Where client and server run.
+#[derive(Clone, Copy, Debug, Args)]
+struct Cpus {
+    /// CPU of the client: the drivers of all guests, and hosts beyond the underlay
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     client_cpu: usize,
     /// CPU of the servers
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
-    /// Print one JSON object a line instead of a table
+}
+
+/// Cases that run on one CPU.
+#[derive(Debug, Args)]
+struct OneCpu {
+    /// Only cases with TEXT in their names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    case: String,
+    /// Measurements of each case
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// The CPU
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    cpu: usize,
+    /// Leave out the programs that are compared with
+    #[arg(long)]
+    no_peers: bool,
+    #[command(flatten)]
+    output: Form,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Args)]
+struct Form {
+    /// Print one JSON object a line instead of text
     #[arg(long)]
     json: bool,
+}
+
+impl Form {
+    /// Prints the JSON lines that `write` writes, or `text`.
+    fn show(
+        self,
+        write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), String> {
+        if !self.json {
+            return print(&text());
+        }
+        let mut lines = Vec::new();
+        write(&mut lines).map_err(|error| format!("writing the results: {error}"))?;
+        print(&String::from_utf8_lossy(&lines))
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -165,7 +212,7 @@ enum Client {
 }
 
 impl Client {
-    fn ways(self) -> Vec<Waiting> {
+    fn cases(self) -> Vec<Waiting> {
         match self {
             Client::Polling => vec![Waiting::Polling],
             Client::Blocking => vec![Waiting::Blocking],
@@ -183,7 +230,7 @@ enum Access {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum VolumeChoice {
     Null,
     Memory,
     File,
@@ -218,9 +265,9 @@ fn block(options: &Block) -> Result<(), String> {
     let plan = Plan {
         subjects,
         volume: match options.volume {
-            Kind::Null => VolumeKind::Null,
-            Kind::Memory => VolumeKind::Memory,
-            Kind::File => VolumeKind::File,
+            VolumeChoice::Null => VolumeKind::Null,
+            VolumeChoice::Memory => VolumeKind::Memory,
+            VolumeChoice::File => VolumeKind::File,
         },
         pattern: match options.rw {
             Access::Randread => Pattern { transfer: Transfer::Read, random: true },
@@ -232,11 +279,11 @@ fn block(options: &Block) -> Result<(), String> {
         queues: options.queues,
         format: if options.packed { Format::Packed } else { Format::Split },
         depths: options.depth.clone(),
-        clients: options.client.ways(),
+        clients: options.client.cases(),
         rounds: options.turns.rounds,
         duration: seconds(options.turns.seconds)?,
-        client_cpu: options.turns.client_cpu,
-        server_cpu: options.turns.server_cpu,
+        client_cpu: options.turns.cpus.client_cpu,
+        server_cpu: options.turns.cpus.server_cpu,
         folder: options.folder.clone(),
     };
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
@@ -244,16 +291,19 @@ fn block(options: &Block) -> Result<(), String> {
     if let Some(path) = &options.plot {
         plot::draw(&report, path).map_err(|error| error.to_string())?;
     }
-    if options.turns.json {
-        print_json(|to| report.write_json(to))
-    } else {
-        print(&report.table())?;
-        print(&format!(
-            "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
+    let text = || {
+        format!(
+            "{}\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
              case in the same round;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}\n",
-            plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, options.poll_max_ns
-        ))
-    }
+            report.table(),
+            plan.client_cpu,
+            plan.server_cpu,
+            plan.rounds,
+            options.turns.seconds,
+            options.poll_max_ns
+        )
+    };
+    options.turns.output.show(|to| report.write_json(to), text)
 }
 
 /// Calls `run` and shows on a terminal how far it is.
@@ -272,13 +322,6 @@ fn with_progress<C: Display, R>(
     result.map_err(|error| error.to_string())
 }
 
-/// Prints JSON lines.
-fn print_json(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Result<(), String> {
-    let mut lines = Vec::new();
-    write(&mut lines).map_err(|error| format!("writing the results: {error}"))?;
-    print(&String::from_utf8_lossy(&lines))
-}
-
 fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
     let plan = Plan {
         subjects: vec![Subject::Softdpu { program: this_program()?, encrypted: false }],
@@ -288,18 +331,15 @@ fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
         queues: 1,
         format: Format::Split,
         depths: options.depth.clone(),
-        clients: Client::Both.ways(),
+        clients: Client::Both.cases(),
         rounds: options.turns.rounds,
         duration: seconds(options.turns.seconds)?,
-        client_cpu: options.turns.client_cpu,
-        server_cpu: options.turns.server_cpu,
+        client_cpu: options.turns.cpus.client_cpu,
+        server_cpu: options.turns.cpus.server_cpu,
         folder: std::env::temp_dir(),
     };
     let figures = with_progress(|progress| interrupt::measure(&plan, progress))?;
-    if options.turns.json {
-        return print_json(|to| figures.write_json(to));
-    }
-    print(&figures.to_string())
+    options.turns.output.show(|to| figures.write_json(to), || figures.to_string())
 }
 
 fn measure_idle(options: &Idle) -> Result<(), String> {
@@ -311,7 +351,7 @@ fn measure_idle(options: &Idle) -> Result<(), String> {
         seconds(options.seconds)?,
     )
     .map_err(|error| error.to_string())?;
-    if options.json { print_json(|to| figures.write_json(to)) } else { print(&format!("{figures}\n")) }
+    options.output.show(|to| figures.write_json(to), || format!("{figures}\n"))
 }
 
 /// The subject called `name`; none where it is a program that is not installed.

@@ -135,10 +135,10 @@ fn top(connection: &Connection) -> Result<(), String> {
 /// The daemon has another current folder.
 pub fn absolute(path: &Path) -> Result<PathBuf, String> {
     let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    // Requests are JSON, whose text is UTF-8.
+    // Requests are JSON, which is UTF-8.
     match path.to_str() {
         Some(_) => Ok(path),
-        None => Err(format!("{path:?} is not UTF-8: the daemon cannot be told it; give the file another name")),
+        None => Err(format!("{path:?} is not UTF-8: it cannot be sent to the daemon; give the file another name")),
     }
 }
 
@@ -229,7 +229,7 @@ fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Change, St
     config::tenant_change_from_json(&change).map(Change::TenantSet).map_err(problems)
 }
 
-/// Adds those of the limits `before` whose rate is not among `limits`.
+/// Adds the limits of `before` that are of a rate which is not among `limits`.
 fn keep_limits(limits: &mut Value, before: Option<&serde_json::Map<String, Value>>) {
     let (Some(limits), Some(before)) = (limits.as_object_mut(), before) else { return };
     let given: Vec<String> = limits.keys().cloned().collect();

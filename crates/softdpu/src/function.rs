@@ -34,7 +34,7 @@ pub enum FunctionCommand {
 pub struct FunctionAdd {
     /// Its name
     pub name: String,
-    /// The only tenant whose devices may have it
+    /// The only tenant that may have it on devices
     #[arg(long)]
     pub tenant: Option<String>,
     #[command(flatten)]
@@ -69,13 +69,13 @@ pub struct Settings {
     /// Monitor: the most flows that each core keeps
     #[arg(long, requires = "monitor")]
     pub flows: Option<u32>,
-    /// Real-time analytics: count, and tell who has the most
+    /// Real-time analytics: count, and rank what has the most
     #[arg(long)]
     pub analytics: bool,
     /// Analytics: which frames, such as "tcp port 80"
     #[arg(long, requires = "analytics")]
     pub filter: Option<String>,
-    /// Analytics: what is told apart: source, destination, source-port, destination-port, protocol, flow
+    /// Analytics: what is counted apart: source, destination, source-port, destination-port, protocol, flow
     #[arg(long, value_delimiter = ',', requires = "analytics")]
     pub by: Option<Vec<String>>,
     /// Analytics: what is heavy, bytes or packets

@@ -88,19 +88,19 @@ pub struct NetworkAdd {
     /// The subnets' gateways, where they are not the first hosts
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub gateway: Option<Vec<String>>,
-    /// The only tenant whose devices may attach
+    /// The only tenant that may attach devices
     #[arg(long)]
     pub tenant: Option<String>,
     /// Its largest IP packet
     #[arg(long)]
     pub mtu: Option<u16>,
-    /// The name servers that guests are told
+    /// The name servers that guests get by DHCP
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub dns: Option<Vec<String>>,
     /// Packets that come by a tunnel may leave by another: this node is a gateway between hosts
     #[arg(long)]
     pub transit: bool,
-    /// Networks whose guests it reaches, as far as they name it as well
+    /// Peer networks, as far as they name this one as well
     #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
     pub peer: Option<Vec<String>>,
 }
@@ -150,10 +150,10 @@ pub enum SteerCommand {
         #[command(flatten)]
         what: SteerMatch,
     },
-    /// Say who decides, and over which cores flows are spread by hash
+    /// Set what decides, and over which cores flows are spread by hash
     #[command(group = clap::ArgGroup::new("change").multiple(true).required(true))]
     Set {
-        /// off: nobody; manual: you; auto: the data plane as well
+        /// off: nothing; manual: you; auto: the data plane as well
         #[arg(long, group = "change")]
         mode: Option<String>,
         /// CPUs over which flows are spread
@@ -331,11 +331,11 @@ pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), Stri
 /// Opening a FIFO and closing it again would take its writer away.
 fn for_daemon(path: &Path) -> Option<PathBuf> {
     match std::fs::metadata(path) {
-        Ok(told) if told.is_file() => {
+        Ok(found) if found.is_file() => {
             let real = std::fs::canonicalize(path).ok()?;
             (real.is_file() && real.to_str().is_some()).then_some(real)
         }
-        Ok(told) if !told.is_dir() => None,
+        Ok(found) if !found.is_dir() => None,
         // The daemon may see more than this process; if not, it says why.
         _ => Some(path.to_owned()),
     }
@@ -383,7 +383,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let real = std::fs::canonicalize(&file).unwrap();
         assert_eq!((for_daemon(&file), for_daemon(&link)), (Some(real.clone()), Some(real.clone())));
-        // An open file is this process's to name, and a pipe is nobody else's at all.
+        // An open file is this process's to name, and a pipe is no other process's at all.
         use std::os::fd::AsRawFd;
         let open = std::fs::File::open(&file).unwrap();
         assert_eq!(for_daemon(Path::new(&format!("/dev/fd/{}", open.as_raw_fd()))), Some(real));

@@ -112,16 +112,16 @@ impl From<DirectionChoice> for Directions {
 /// `softdpu trace explain`
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Who sends: the name of a device, or an address of one; with --host, an address there
+    /// The sender: the name of a device, or an address of one; with --host, an address there
     #[arg(long, value_name = "PORT|ADDRESS")]
     pub from: String,
-    /// The other host by whose tunnel it comes: its tunnel end point, as the site has it
+    /// The other host that it comes from by tunnel: its tunnel end point, as the site has it
     #[arg(long, value_name = "ADDRESS")]
     pub host: Option<IpAddr>,
     /// Where the packet goes
     #[arg(long, value_name = "ADDRESS")]
     pub to: IpAddr,
-    /// The network, where several have somebody with the address
+    /// The network, where several have an endpoint with the address
     #[arg(long, value_name = "NAME")]
     pub network: Option<String>,
     /// What it carries; icmp is an echo request, of IPv6 too

@@ -44,7 +44,7 @@ pub enum TwinCommand {
     Explore(Explore),
 }
 
-/// How an experiment is run and told.
+/// How an experiment is run and printed.
 #[derive(Debug, Args)]
 pub struct Simulate {
     /// Seed of all random numbers: the same seed, the same figures
@@ -126,7 +126,7 @@ fn show(options: &Simulate, figure: &Figure) -> Result<(), String> {
     }
 }
 
-/// Prints to standard output; who reads it may stop reading.
+/// Prints to standard output; a reader may stop reading.
 fn print(text: &str) -> Result<(), String> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),

@@ -9,15 +9,7 @@ use std::thread;
 use softdpu_api::status::NodeStatus;
 use softdpu_api::{Change, Empty, Query, QueuePlacement, Request, Response, decode_request, encode_response};
 use softdpu_site::{Backend, Discard, Reconnect};
-
-const SITE: &str = "
-[[volume]]
-name = \"root\"
-memory = { size = \"64 MiB\" }
-[[device]]
-name = \"disk\"
-virtio-blk = { volume = \"root\" }
-";
+use softdpu_testing::ONE_DISK;
 
 fn softdpu(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_softdpu"))
@@ -44,7 +36,7 @@ fn site(text: &str) -> tempfile::TempDir {
 
 #[test]
 fn check_says_what_would_run() {
-    let folder = site(SITE);
+    let folder = site(ONE_DISK);
     let output = softdpu(folder.path(), &["check", "site.toml"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("device      disk: virtio-blk on root, 1 queue(s) of 256"), "{}", stdout(&output));
@@ -52,7 +44,7 @@ fn check_says_what_would_run() {
 
 #[test]
 fn check_fails_with_the_place_as_text_and_as_json() {
-    let folder = site(&SITE.replace("memory", "memroy"));
+    let folder = site(&ONE_DISK.replace("memory", "memroy"));
     let output = softdpu(folder.path(), &["check", "site.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);
@@ -70,7 +62,7 @@ fn check_fails_with_the_place_as_text_and_as_json() {
 
 #[test]
 fn device_args_come_from_a_site_file() {
-    let folder = site(SITE);
+    let folder = site(ONE_DISK);
     let socket = folder.path().canonicalize().unwrap().join("run/softdpu/disk.sock");
     let output = softdpu(folder.path(), &["device", "args", "disk", "--site", "site.toml", "--format", "env"]);
     assert!(stdout(&output).contains(&format!("SOFTDPU_SOCKET={}\n", socket.display())), "{}", stdout(&output));
@@ -157,7 +149,7 @@ fn a_warning_is_told_beside_the_result() {
 
 #[test]
 fn who_cannot_be_printed_to_is_no_crash() {
-    let folder = site(SITE);
+    let folder = site(ONE_DISK);
     let check = |out: std::process::Stdio| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softdpu"));
         command.current_dir(folder.path()).args(["check", "site.toml"]).stdout(out).output().unwrap()
@@ -176,7 +168,7 @@ fn who_cannot_be_printed_to_is_no_crash() {
 
 #[test]
 fn what_would_be_ignored_is_refused() {
-    let folder = site(SITE);
+    let folder = site(ONE_DISK);
     let output = softdpu(folder.path(), &["run", "site.toml", "--socket", "elsewhere.sock"]);
     assert!(!output.status.success() && stderr(&output).contains("`api.socket` in [node]"), "{}", stderr(&output));
     let output = softdpu(folder.path(), &["trace", "packet", "--count", "0"]);
@@ -231,16 +223,16 @@ fn exploring_says_with_which_seed_a_promise_was_broken_and_that_seed_breaks_it_a
     assert_eq!(again[..4], ["twin", "explore", "--policy", "broken-invents"], "{said}");
     let seen = softdpu(folder.path(), &again);
     assert_eq!(seen.status.code(), Some(1));
-    // What broke, when and how, is the same; it is told with what the seed makes.
-    let told = |output: &Output| {
+    // What broke, when and how, is the same; it is printed with what the seed makes.
+    let printed = |output: &Output| {
         let text = stdout(output);
         text.lines().find(|line| line.contains("a policy grants what there is")).map(str::to_owned)
     };
-    assert!(told(&broken).is_some_and(|line| line.contains(" ms: ")), "{}", stdout(&broken));
-    assert_eq!(told(&broken), told(&seen));
+    assert!(printed(&broken).is_some_and(|line| line.contains(" ms: ")), "{}", stdout(&broken));
+    assert_eq!(printed(&broken), printed(&seen));
     assert!(stdout(&seen).contains("cores; tenants"), "{}", stdout(&seen));
 
-    let nobody = softdpu(folder.path(), &["twin", "explore", "--policy", "broken"]);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(stderr(&nobody).contains("no policy is called \"broken\""), "{}", stderr(&nobody));
+    let unknown = softdpu(folder.path(), &["twin", "explore", "--policy", "broken"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(stderr(&unknown).contains("no policy is called \"broken\""), "{}", stderr(&unknown));
 }

@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)) by a daemon that runs: the test is the manager.
+//! What a daemon reports to a service manager (sd_notify(3)): the test is the manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -6,17 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-
-const SITE: &str = "
-[node]
-dataplane = { cores = [0] }
-[[volume]]
-name = \"root\"
-memory = { size = \"1 MiB\" }
-[[device]]
-name = \"disk\"
-virtio-blk = { volume = \"root\" }
-";
+use softdpu_testing::ONE_DISK;
 
 /// No message takes this long to come, on however busy a machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -31,7 +21,8 @@ struct Service {
 
 impl Service {
     fn start(folder: &Path) -> Service {
-        std::fs::write(folder.join("site.toml"), SITE).unwrap();
+        let site = format!("[node]\ndataplane = {{ cores = [0] }}\n{ONE_DISK}");
+        std::fs::write(folder.join("site.toml"), site).unwrap();
         let path = folder.join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_softdpu"))
@@ -66,7 +57,7 @@ impl Service {
         }
     }
 
-    /// The next line that begins with `prefix`, of those that nobody has read yet.
+    /// The next line that begins with `prefix`, of those that were not read yet.
     fn next(&mut self, prefix: &str) -> Instant {
         self.wait_for(prefix, self.lines.len()).0
     }

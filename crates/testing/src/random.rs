@@ -1,5 +1,6 @@
 //! Reproducible randomness, for kill times and made-up input: splitmix64 (Steele, Lea, Flood 2014), seeded by a number
-//! that a failure prints.
+//! that a failure prints. It is not a library's: with another version those may give other numbers, and a
+//! seed that was printed is to repeat its run.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -12,7 +12,7 @@ const V1: &str = "/sys/fs/cgroup/blkio";
 /// Where version 2 is mounted alone; beside version 1 it has no controllers of its own.
 const V2: &str = "/sys/fs/cgroup";
 
-/// A cgroup whose members read and write slowly.
+/// A cgroup of slow readers and writers.
 pub struct SlowDisk {
     group: PathBuf,
     /// `MAJOR:MINOR` of the whole disk: parts of disks have no limits.
@@ -32,11 +32,11 @@ impl SlowDisk {
         let version = if Path::new(V1).join("cgroup.procs").exists() { 1 } else { 2 };
         let group = Path::new(if version == 1 { V1 } else { V2 }).join(name);
         if version == 2 {
-            told("giving cgroups the io controller", std::fs::write(format!("{V2}/cgroup.subtree_control"), "+io"))?;
+            context("giving cgroups the io controller", std::fs::write(format!("{V2}/cgroup.subtree_control"), "+io"))?;
         }
-        told("making a cgroup", std::fs::create_dir(&group))?;
+        context("making a cgroup", std::fs::create_dir(&group))?;
         let slow = SlowDisk { group, disk, version };
-        told(&format!("limiting disk {}", slow.disk), slow.limit(Some(rate)))?;
+        context(&format!("limiting disk {}", slow.disk), slow.limit(Some(rate)))?;
         Ok(slow)
     }
 
@@ -50,8 +50,8 @@ impl SlowDisk {
             let rate = rate.map_or("max".to_owned(), |rate| rate.to_string());
             return std::fs::write(self.group.join("io.max"), format!("{disk} rbps={rate} wbps={rate}"));
         }
-        ["read", "write"].iter().try_for_each(|way| {
-            let file = self.group.join(format!("blkio.throttle.{way}_bps_device"));
+        ["read", "write"].iter().try_for_each(|direction| {
+            let file = self.group.join(format!("blkio.throttle.{direction}_bps_device"));
             std::fs::write(file, format!("{disk} {}", rate.unwrap_or(0)))
         })
     }
@@ -64,7 +64,7 @@ impl SlowDisk {
         std::fs::write(self.root(), member.to_string())
     }
 
-    /// Where everybody is.
+    /// The members of the root cgroup.
     fn root(&self) -> PathBuf {
         Path::new(if self.version == 1 { V1 } else { V2 }).join("cgroup.procs")
     }
@@ -78,7 +78,7 @@ impl SlowDisk {
 impl Drop for SlowDisk {
     fn drop(&mut self) {
         let _ = self.limit(None);
-        // Members that live on go back to where everybody is.
+        // Members that live on go back to the root cgroup.
         for member in std::fs::read_to_string(self.members()).unwrap_or_default().lines() {
             let _ = std::fs::write(self.root(), member);
         }
@@ -87,16 +87,16 @@ impl Drop for SlowDisk {
 }
 
 fn disk_of(path: &Path) -> Result<String, Error> {
-    let device = told(&format!("looking at {}", path.display()), std::fs::metadata(path))?.dev();
+    let device = context(&format!("looking at {}", path.display()), std::fs::metadata(path))?.dev();
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let entry = PathBuf::from(format!("/sys/dev/block/{number}"));
-    let entry = told(&format!("finding the disk of {}", path.display()), entry.canonicalize())?;
+    let entry = context(&format!("finding the disk of {}", path.display()), entry.canonicalize())?;
     match entry.parent().filter(|_| entry.join("partition").exists()) {
         Some(whole) => Ok(std::fs::read_to_string(whole.join("dev"))?.trim().to_owned()),
         None => Ok(number),
     }
 }
 
-fn told<T>(what: &str, result: Result<T, Error>) -> Result<T, Error> {
+fn context<T>(what: &str, result: Result<T, Error>) -> Result<T, Error> {
     result.map_err(|error| Error::new(error.kind(), format!("{what}: {error}")))
 }

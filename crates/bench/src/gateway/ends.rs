@@ -20,6 +20,6 @@ pub(super) trait Ends: Send {
     /// Those of what they go by.
     fn answer(&mut self, most: usize) -> Result<(), GatewayError>;
 
-    /// Takes about `most` answers, and how many; `see` is told their numbers, None of what is no answer.
+    /// Takes about `most` answers, and how many; `see` gets their numbers, None for a frame that is no answer.
     fn take(&mut self, most: usize, see: &mut dyn FnMut(Option<u64>)) -> usize;
 }

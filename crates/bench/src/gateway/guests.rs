@@ -200,7 +200,7 @@ impl Near {
         port.transmit.driver.repeat(self.outbox.chains.id_of[usize::from(index)])
     }
 
-    /// Takes up to `most` answers; `see` is told their numbers, None of what is no answer.
+    /// Takes up to `most` answers; `see` gets their numbers, None for a frame that is no answer.
     fn take(&mut self, port: &mut NetFrontEnd, most: usize, see: &mut dyn FnMut(Option<u64>)) -> usize {
         self.inbox.take(&mut port.receive, most, |memory, at, written| {
             see(if written == LEN { FRAMES.sequence(memory, at) } else { None });

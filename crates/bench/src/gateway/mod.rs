@@ -15,6 +15,7 @@
 mod ends;
 mod guests;
 mod report;
+mod search;
 mod sites;
 
 use std::fmt::Write as _;
@@ -28,6 +29,7 @@ use thiserror::Error;
 
 use self::ends::Ends;
 use self::guests::Guests;
+use self::search::{FIRST, Trial, bracket, sustain};
 use self::sites::Sites;
 use crate::SetupError;
 use crate::net::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, OTHER_ADDRESS, Wire};
@@ -36,7 +38,8 @@ use crate::scratch::Folder;
 use crate::side_by_side::on_cpu;
 use crate::subject::quoted;
 
-pub use report::Report;
+pub use report::{GatewayReport, Measured};
+pub use search::NoDropRate;
 
 /// Descriptors of a queue: the most there are by default.
 const QUEUE: u16 = 1024;
@@ -46,22 +49,13 @@ const BATCH: usize = 32;
 const BEHIND: u64 = 64;
 /// How long an answer may take.
 const SILENCE: u64 = 200_000_000;
-/// The longest round trip that is told apart, nanoseconds.
+/// Longest round trip told apart, nanoseconds.
 const LONGEST: u64 = 1_000_000_000;
-/// Where the search for a rate begins, frames a second, and what it does not go below.
-const FIRST: f64 = 20_000.0;
-const LEAST: f64 = 500.0;
-/// Steps between a rate without losses and one with.
-const STEPS: u32 = 5;
-/// How long one takes at the most, seconds.
+/// How long a step of the search for a rate takes at the most, seconds.
 const LONGEST_STEP: f64 = 10.0;
 /// For how long a rate has to be without losses in the end, seconds: queues on the way take what is too much for
 /// shorter. RFC 2544 §24 wants a minute.
 const SUSTAINED: f64 = 60.0;
-/// What of a rate with losses is tried next, where that is long.
-const LESS: f64 = 0.9;
-/// How often, until it is taken as it is.
-const TRIES: u32 = 8;
 /// The share of the highest rate without losses at which is measured.
 const SHARE: f64 = 0.8;
 /// Numbers of frames whose times are known: more than can be on their way.
@@ -109,7 +103,7 @@ impl Plan {
 /// What came of frames at a rate.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Frames a second that were to be sent.
+    /// The rate at which frames were to be sent, frames a second.
     pub rate: f64,
     /// Frames that were.
     pub sent: u64,
@@ -117,8 +111,7 @@ pub struct Outcome {
     pub lost: u64,
     /// Of these, the ones that found the sender's queue full: softdpu did not get to them in time, and lost none.
     pub refused: u64,
-    /// For how long the hypervisor gave the server's CPU to somebody else meanwhile (`steal` of `/proc/stat`, in ticks
-    /// of 10 ms).
+    /// Steal time of the server's CPU meanwhile (`/proc/stat`, in ticks of 10 ms).
     pub stolen: Duration,
     /// Round trips, nanoseconds.
     pub round_trips: Histogram<u64>,
@@ -135,9 +128,9 @@ pub enum GatewayError {
     /// Something else arrived.
     #[error("a frame arrived that is no answer to one that was sent")]
     Strange,
-    /// Nothing does without losses.
-    #[error("frames are lost at {0} a second")]
-    Lossy(f64),
+    /// No rate does without losses.
+    #[error("frames are lost at every rate that was tried")]
+    Lossy,
     /// Not possible here.
     #[error("{0}")]
     Setup(String),
@@ -158,7 +151,7 @@ struct Bench {
 ///
 /// # Errors
 /// [`SetupError`].
-pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report, SetupError> {
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<GatewayReport, SetupError> {
     let failed = |case: &'static str| {
         move |source: GatewayError| SetupError::Load {
             subject: "softdpu".into(),
@@ -170,7 +163,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report,
     progress("the highest rate without losses, with the flow tier");
     let highest =
         on_cpu(plan.client_cpu, GatewayError::Setup, || with.highest(plan, &mut progress)).map_err(failed("search"))?;
-    let rate = highest * SHARE;
+    let rate = highest.rate() * SHARE;
     progress(&plan.announce("with", rate));
     let cached = on_cpu(plan.client_cpu, GatewayError::Setup, || with.trial(rate, plan.packets));
     let cached = cached.map_err(failed("with the flow tier"))?;
@@ -182,7 +175,12 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report,
     progress(&plan.announce("without", rate));
     let decided = on_cpu(plan.client_cpu, GatewayError::Setup, || without.trial(rate, plan.packets));
     let decided = decided.map_err(failed("without the flow tier"))?;
-    Ok(Report { between: plan.between, flows: plan.flows, with: (highest, cached), without: (other, decided) })
+    Ok(GatewayReport {
+        between: plan.between,
+        flows: plan.flows,
+        with: Measured { no_drop: highest, outcome: cached },
+        without: Measured { no_drop: other, outcome: decided },
+    })
 }
 
 impl Bench {
@@ -249,49 +247,25 @@ impl Bench {
         Err(GatewayError::Setup(format!("none of {KNOCKS} frames that were sent one by one came back")))
     }
 
-    /// The highest rate at which all frames of a [measurement](Plan::packets) were answered, or those of [`SUSTAINED`]:
-    /// what is the highest for those of a [step](Plan::probe), and less until it holds, or was lowered [`TRIES`] times.
-    fn highest(&mut self, plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<f64, GatewayError> {
-        let mut rate = self.search(plan.probe)?;
-        for _ in 0..TRIES {
+    /// The highest rate at which all frames of a [measurement](Plan::packets) were answered, or those of [`SUSTAINED`].
+    fn highest(&mut self, plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<NoDropRate, GatewayError> {
+        // Flows are learned.
+        self.trial(FIRST, plan.probe.min(10_000))?;
+        let step = |rate: f64| {
+            let packets = plan.probe.min((rate * LONGEST_STEP) as u64);
+            let outcome = self.trial(rate, packets)?;
+            Ok::<_, GatewayError>(match outcome.lost {
+                0 if outcome.held_up * BEHIND > outcome.sent / 20 => Trial::SenderIsSlow,
+                0 => Trial::Passed,
+                _ => Trial::Lost,
+            })
+        };
+        let first = bracket(step)?.ok_or(GatewayError::Lossy)?;
+        sustain(first, |rate| {
             let packets = plan.packets.min((rate * SUSTAINED) as u64);
             progress(&format!("whether {rate:.0} a second hold, {:.0} s", packets as f64 / rate));
-            if self.trial(rate, packets)?.lost == 0 {
-                return Ok(rate);
-            }
-            rate *= LESS;
-        }
-        progress("no rate held: something else takes the machine's time now and then");
-        Ok(rate)
-    }
-
-    /// The highest rate at which `packets` frames, or those of [`LONGEST_STEP`], were answered, all of them.
-    fn search(&mut self, packets: u64) -> Result<f64, GatewayError> {
-        self.trial(FIRST, packets.min(10_000))?;
-        let packets = |rate: f64| packets.min((rate * LONGEST_STEP) as u64);
-        let (mut good, mut bad) = (FIRST, f64::INFINITY);
-        while self.trial(good, packets(good))?.lost > 0 {
-            (good, bad) = (good / 2.0, good);
-            if good < LEAST {
-                return Err(GatewayError::Lossy(good));
-            }
-        }
-        while bad.is_infinite() {
-            let rate = good * 2.0;
-            let outcome = self.trial(rate, packets(rate))?;
-            // Where the sender itself is what is slow, there is nothing more to be found.
-            if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 {
-                bad = rate;
-            } else {
-                good = rate;
-            }
-        }
-        for _ in 0..STEPS {
-            let rate = (good + bad) / 2.0;
-            let outcome = self.trial(rate, packets(rate))?;
-            if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 { bad = rate } else { good = rate }
-        }
-        Ok(good)
+            Ok(self.trial(rate, packets)?.lost == 0)
+        })
     }
 
     /// Sends `packets` frames, `rate` a second, and waits for their answers.
@@ -350,10 +324,10 @@ impl Bench {
     }
 }
 
-/// What the hypervisor has taken from `cpu` since the machine started, where the kernel tells.
+/// Steal time of `cpu` since the machine started, where the kernel counts it.
 fn stolen(cpu: usize) -> Duration {
-    let told = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    Duration::from_millis(10 * stolen_ticks(&told, cpu).unwrap_or_default())
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    Duration::from_millis(10 * stolen_ticks(&stat, cpu).unwrap_or_default())
 }
 
 /// The eighth figure of a CPU's line (proc_stat(5)).
@@ -396,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_hypervisor_took_is_read_of_the_right_cpu() {
+    fn steal_time_is_read_of_the_right_cpu() {
         let stat = "cpu  1 2 3 4 5 6 7 80 9 0\ncpu1 10 2 3 4 5 6 7 8 9 0\ncpu10 1 2 3 4 5 6 7 70 9 0\nintr 5\n";
         assert_eq!((stolen_ticks(stat, 1), stolen_ticks(stat, 10), stolen_ticks(stat, 0)), (Some(8), Some(70), None));
     }

@@ -112,7 +112,7 @@ impl Ends for Sites {
             let (outer, inner) = bytes.split_at_mut(OUTER);
             outer.copy_from_slice(&self.back);
             swap(inner);
-            // Without room it is lost, and counted as that by who asked.
+            // Without room the answer is lost, and the asking end counts it as that.
             Self::queue(&mut self.socket, bytes);
         }
         asked.clear();
@@ -128,7 +128,7 @@ impl Ends for Sites {
 }
 
 /// Exchanges what says where a frame is from with what says where it goes: IP addresses, ports, and MAC addresses, of
-/// which the gateway has put its own in the place of who sent it.
+/// which the gateway has put its own in the place of the sender's.
 fn swap(frame: &mut [u8]) {
     frame[..6].copy_from_slice(&Station::A.mac);
     frame[6..12].copy_from_slice(&Station::B.mac);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_goes_to_who_asked_and_has_its_number() {
+    fn an_answer_goes_back_to_the_asking_station_and_has_its_number() {
         let mut frame = FRAMES.build(3, 8, Station::A, Station::B)[header::SIZE..].to_vec();
         FRAMES.number_in(&mut frame, 77);
         let asked = frame.clone();

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::frames::{self, Load, LoadError, Outcome};
+use softdpu_frontend::load::frames::{self, FrameLoad, FrameOutcome};
+use softdpu_frontend::load::{LoadError, Waiting};
 use softdpu_frontend::{Format, Frames, FrontEndError, NetFrontEnd, NetOptions, Station};
 
 use super::counter::Counter;
-use super::report::{Case, Report, Route};
+use super::report::{Case, NetReport, Route};
 use super::subject::{NetService, NetSubject};
 use super::wire::{FAR, Wire};
 use crate::SetupError;
@@ -76,12 +76,12 @@ impl Plan {
     }
 }
 
-/// Measures all of `plan`, and tells `progress` before each measurement. Where a subject lacks a feature that the
+/// Measures all of `plan`, and calls `progress` before each measurement. Where a subject lacks a feature that the
 /// frames of a case need, the case is left out for it, which the report says.
 ///
 /// # Errors
 /// [`SetupError`] for the first other thing that goes wrong.
-pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<Report, SetupError> {
+pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<NetReport, SetupError> {
     plan.check()?;
     let names: Vec<_> = plan.subjects.iter().map(NetSubject::name).collect();
     side_by_side::run(
@@ -130,7 +130,7 @@ fn start(plan: &Plan, subject: &NetSubject, case: &Case, wire: Option<&Wire>) ->
     subject.start(&service, wire)
 }
 
-fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result<Outcome, SetupError> {
+fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result<FrameOutcome, SetupError> {
     let load = load_of(plan, case, turn.profile);
     let wrong = |error: FrontEndError| failed(subject, case)(error.into());
     let outcome = match case.route {
@@ -156,8 +156,8 @@ fn failed(subject: &NetSubject, case: &Case) -> impl Fn(LoadError) -> SetupError
     move |source| SetupError::Load { subject: subject.clone(), case: case.clone(), source: Box::new(source) }
 }
 
-fn load_of(plan: &Plan, case: &Case, profile: bool) -> Load {
-    Load {
+fn load_of(plan: &Plan, case: &Case, profile: bool) -> FrameLoad {
+    FrameLoad {
         frames: case.frames,
         flows: plan.flows,
         from: Station::A,
@@ -176,7 +176,7 @@ fn load_of(plan: &Plan, case: &Case, profile: bool) -> Load {
 /// [`FrontEndError`].
 pub fn connect(
     sockets: &[impl AsRef<Path>],
-    load: &Load,
+    load: &FrameLoad,
     format: Format,
 ) -> Result<(NetFrontEnd, NetFrontEnd), FrontEndError> {
     let [a, b] = sockets else {
@@ -190,7 +190,7 @@ pub fn connect(
 ///
 /// # Errors
 /// [`FrontEndError`].
-pub fn connect_sender(socket: &Path, load: &Load, format: Format) -> Result<NetFrontEnd, FrontEndError> {
+pub fn connect_sender(socket: &Path, load: &FrameLoad, format: Format) -> Result<NetFrontEnd, FrontEndError> {
     port(socket, load.frames.sender_features(), load.sender_memory(), load, format)
 }
 
@@ -198,7 +198,7 @@ fn port(
     path: &Path,
     required: &[(u64, &'static str)],
     memory: u64,
-    load: &Load,
+    load: &FrameLoad,
     format: Format,
 ) -> Result<NetFrontEnd, FrontEndError> {
     let options = NetOptions {

@@ -188,6 +188,6 @@ mod tests {
         }
         assert_eq!((arrivals.whole(), arrivals.next), (1, 1));
         arrive(&mut arrivals, &slot[header::SIZE..]).unwrap();
-        assert_eq!((arrivals.whole(), arrivals.next), (2, 2), "one that nobody cut up");
+        assert_eq!((arrivals.whole(), arrivals.next), (2, 2), "one that was not segmented");
     }
 }

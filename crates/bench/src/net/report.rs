@@ -4,13 +4,14 @@ use std::fmt;
 use std::path::Path;
 
 use softdpu_frontend::load::Waiting;
-use softdpu_frontend::load::frames::Outcome;
+use softdpu_frontend::load::frames::FrameOutcome;
 use softdpu_frontend::{Format, Frames};
 use softdpu_plot::{Lines, Panel, Scale};
 
 use crate::SetupError;
 use crate::plot::draw_panels;
-use crate::side_by_side::{self, Work, rate, spread};
+use crate::samples::Samples;
+use crate::side_by_side::{self, Work, client, rate};
 
 /// Where frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,8 +57,8 @@ impl fmt::Display for Case {
 /// Frames of all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Carried {
-    /// Bytes received a second, round by round.
-    pub bytes: Vec<f64>,
+    /// Bytes received a second.
+    pub bytes: Samples,
     /// Frames sent and never received.
     pub lost: u64,
     /// Frames sent.
@@ -69,14 +70,14 @@ pub struct Carried {
 }
 
 /// One subject's figures in one case.
-pub type Measurement = side_by_side::Measurement<Carried>;
+pub type NetMeasurement = side_by_side::Measurement<Carried>;
 /// Everything that was measured.
-pub type Report = side_by_side::Report<Carried>;
+pub type NetReport = side_by_side::Report<Carried>;
 
 impl Carried {
     /// Median of the rounds' bytes a second.
     pub fn throughput(&self) -> f64 {
-        spread(&self.bytes).0
+        self.bytes.median()
     }
 
     /// Share of the frames sent that never arrived.
@@ -91,42 +92,32 @@ impl Carried {
 
 impl Work for Carried {
     type Case = Case;
-    type Outcome = Outcome;
+    type Outcome = FrameOutcome;
 
     const BENCH: &'static str = "net";
     const RATE: [&'static str; 4] = ["frames", "frames-min", "frames-max", "frames-ratio"];
-    const CASE_WIDTH: usize = 38;
-    const COLUMNS: &'static [(&'static str, usize)] = &[
-        ("frames", 10),
-        ("min - max", 23),
-        ("throughput", 12),
-        ("ratio", 7),
-        ("loss", 9),
-        ("client", 8),
-        ("batch", 6),
-        ("kicks", 7),
-        ("2 hops", 7),
-    ];
+    const COLUMNS: &'static [&'static str] =
+        &["frames>", "min - max>", "throughput>", "ratio>", "loss>", "client>", "batch>", "kicks>", "2 hops>"];
 
-    fn rate(outcome: &Outcome) -> f64 {
-        outcome.frames as f64 / outcome.elapsed.as_secs_f64()
+    fn rate(outcome: &FrameOutcome) -> f64 {
+        outcome.received.rate()
     }
 
-    fn client(outcome: &Outcome) -> Option<(f64, f64)> {
-        let frames = outcome.frames.max(1) as f64;
-        Some((outcome.busy?.as_nanos() as f64 / frames, frames / outcome.batches.max(1) as f64))
+    fn client(outcome: &FrameOutcome) -> Option<(f64, f64)> {
+        client(&outcome.received)
     }
 
-    fn add(&mut self, outcome: &Outcome) {
-        self.bytes.push(outcome.bytes as f64 / outcome.elapsed.as_secs_f64());
-        self.lost += outcome.lost;
-        self.sent += outcome.sent;
-        self.kicks += outcome.kicks;
-        self.interrupts += outcome.interrupts;
-        self.received += outcome.frames;
+    fn add(&mut self, outcome: &FrameOutcome) {
+        let FrameOutcome { received, bytes, lost, sent } = outcome;
+        self.bytes.push(*bytes as f64 / received.elapsed.as_secs_f64());
+        self.lost += lost;
+        self.sent += sent;
+        self.kicks += received.kicks;
+        self.interrupts += received.interrupts;
+        self.received += received.requests;
     }
 
-    fn figures(measurement: &Measurement) -> Vec<(&'static str, &'static str, f64)> {
+    fn figures(measurement: &NetMeasurement) -> Vec<(&'static str, &'static str, f64)> {
         let work = &measurement.work;
         let mut figures = vec![
             ("throughput", "B/s", work.throughput()),
@@ -141,10 +132,10 @@ impl Work for Carried {
         figures
     }
 
-    fn cells(measurement: &Measurement, ratio: String) -> Vec<String> {
+    fn cells(measurement: &NetMeasurement, ratio: String) -> Vec<String> {
         let work = &measurement.work;
         let mut cells = vec![
-            rate(measurement.spread().0),
+            rate(measurement.rates.median()),
             measurement.range_cell(),
             throughput(work.throughput()),
             ratio,
@@ -160,32 +151,30 @@ impl Work for Carried {
     }
 }
 
-impl Report {
-    /// Draws frames and bytes a second over the mean length of frames to `path`, as SVG or PNG.
-    ///
-    /// # Errors
-    /// [`SetupError::Output`], also where the name ends in neither `.svg` nor `.png`.
-    pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
-        let (mut frames, mut bytes) = (Lines::new(), Lines::new());
-        for measurement in &self.measurements {
-            let Case { route, frames: which, format, client } = &measurement.case;
-            let format = if *format == Format::Packed { ", packed" } else { "" };
-            let route = if *route == Route::Underlay { ", to underlay" } else { "" };
-            let name = format!("{}, {client}{format}{route}", measurement.subject);
-            let mean = which.mean();
-            frames.entry(name.clone()).or_default().push((mean, measurement.spread().0));
-            bytes.entry(name).or_default().push((mean, measurement.work.throughput()));
-        }
-        for points in frames.values_mut().chain(bytes.values_mut()) {
-            points.sort_by(|one, other| one.0.total_cmp(&other.0));
-        }
-        let axis = "mean bytes of a frame";
-        let panels = [
-            Panel::new("frames received a second over their length", axis, frames, rate),
-            Panel::new("bytes received a second over frame length", axis, bytes, throughput),
-        ];
-        draw_panels(&panels.map(|panel| panel.scales(Scale::Log, Scale::Log)), path)
+/// Draws frames and bytes a second over the mean length of frames to `path`, as SVG or PNG.
+///
+/// # Errors
+/// [`SetupError::Output`], also where the name ends in neither `.svg` nor `.png`.
+pub fn draw(report: &NetReport, path: &Path) -> Result<(), SetupError> {
+    let (mut frames, mut bytes) = (Lines::new(), Lines::new());
+    for measurement in &report.measurements {
+        let Case { route, frames: which, format, client } = &measurement.case;
+        let format = if *format == Format::Packed { ", packed" } else { "" };
+        let route = if *route == Route::Underlay { ", to underlay" } else { "" };
+        let name = format!("{}, {client}{format}{route}", measurement.subject);
+        let mean = which.mean();
+        frames.entry(name.clone()).or_default().push((mean, measurement.rates.median()));
+        bytes.entry(name).or_default().push((mean, measurement.work.throughput()));
     }
+    for points in frames.values_mut().chain(bytes.values_mut()) {
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+    let axis = "mean bytes of a frame";
+    let panels = [
+        Panel::new("frames received a second over their length", axis, frames, rate),
+        Panel::new("bytes received a second over frame length", axis, bytes, throughput),
+    ];
+    draw_panels(&panels.map(|panel| panel.scales(Scale::Log, Scale::Log)), path)
 }
 
 /// Bytes a second with three or four digits.
@@ -201,38 +190,46 @@ fn throughput(value: f64) -> String {
 mod tests {
     use std::time::Duration;
 
+    use softdpu_frontend::load::Outcome;
+
     use super::*;
     use crate::calibration::Calibration;
-    use crate::turns::Around;
+    use crate::samples::Spread;
+    use crate::turns::Conditions;
 
-    const STEADY: Around = Around { hops: 100.0, is_steady: true };
+    const STEADY: Conditions = Conditions { hops: 100.0, is_steady: true };
 
-    fn outcome(frames: u64, lost: u64) -> Outcome {
-        let (bytes, sent, elapsed) = (frames * 60, frames + lost, Duration::from_secs(1));
-        Outcome { frames, bytes, lost, sent, elapsed, batches: 1, ..Outcome::default() }
+    fn outcome(frames: u64, lost: u64) -> FrameOutcome {
+        let elapsed = Duration::from_secs(1);
+        let mut received = Outcome::default();
+        (received.requests, received.elapsed, received.batches) = (frames, elapsed, 1);
+        FrameOutcome { received, bytes: frames * 60, lost, sent: frames + lost }
     }
 
-    fn report() -> Report {
+    fn report() -> NetReport {
         let case =
             Case { route: Route::Guest, frames: Frames::Smallest, format: Format::Split, client: Waiting::Polling };
         let mut measurements = Vec::new();
         for (subject, factor) in [("softdpu", 3), ("testpmd", 1)] {
-            let mut measurement = Measurement::new(subject, case.clone());
+            let mut measurement = NetMeasurement::new(subject, case.clone());
             for frames in [100, 300, 200] {
                 measurement.add(&outcome(frames * factor, 50), STEADY);
             }
-            measurement.add(&Outcome { busy: Some(Duration::from_nanos(2000)), ..outcome(100, 0) }, STEADY);
+            let mut profiled = outcome(100, 0);
+            profiled.received.busy = Some(Duration::from_nanos(2000));
+            measurement.add(&profiled, STEADY);
             measurements.push(measurement);
         }
         let calibration = Calibration { two_hops: 100.0, clock: 10.0 };
-        Report { calibration, measurements, disturbed: 0, left_out: Vec::new() }
+        NetReport { calibration, measurements, disturbed: 0, left_out: Vec::new() }
     }
 
     #[test]
     fn figures_are_medians_and_ratios_are_to_the_last_subject() {
         let report = report();
         let [softdpu, testpmd] = &report.measurements[..] else { panic!("two subjects") };
-        assert_eq!((softdpu.spread(), softdpu.work.throughput()), ((600.0, 300.0, 900.0), 36_000.0));
+        let spread = Spread { median: 600.0, least: 300.0, most: 900.0 };
+        assert_eq!((softdpu.rates.spread(), softdpu.work.throughput()), (spread, 36_000.0));
         assert_eq!((report.ratio(softdpu), report.ratio(testpmd)), (Some(3.0), None));
         assert_eq!(testpmd.work.loss(), 150.0 / 750.0);
         assert_eq!(testpmd.client, Some((20.0, 100.0)));
@@ -243,14 +240,14 @@ mod tests {
         // Twice as fast in the last two rounds, where the CPUs are next to each other, and in one of which they moved.
         let case = report().measurements[0].case.clone();
         let measured = |subject, rates: [u64; 5]| {
-            let mut measurement = Measurement::new(subject, case.clone());
+            let mut measurement = NetMeasurement::new(subject, case.clone());
             for (round, frames) in rates.into_iter().enumerate() {
-                measurement.add(&outcome(frames, 0), Around { is_steady: round != 4, ..STEADY });
+                measurement.add(&outcome(frames, 0), Conditions { is_steady: round != 4, ..STEADY });
             }
             measurement
         };
         let (ours, theirs) = (measured("one", [110, 110, 110, 220, 900]), measured("other", [100, 100, 220, 200, 100]));
-        let mut report = Report { measurements: vec![ours, theirs], ..report() };
+        let mut report = NetReport { measurements: vec![ours, theirs], ..report() };
         assert_eq!(report.ratio(&report.measurements[0]), Some(1.1));
         // Where they never stay, all rounds are what there is.
         report.measurements[0] = measured("one", [50; 5]);

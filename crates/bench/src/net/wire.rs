@@ -63,7 +63,7 @@ impl Wire {
         let peer = ["type", "veth", "peer", "name", FAR, "address", &far];
         wire.ip(&[&["link", "add", NEAR, "address", &near], &peer[..]].concat())?;
         for end in [NEAR, FAR] {
-            // Nobody but the load says anything.
+            // Without an address of its own an interface sends nothing: all frames are the load's.
             wire.ip(&["link", "set", end, "mtu", MTU, "addrgenmode", "none", "up"])?;
         }
         wire.ip(&["address", "add", &format!("{NEAR_ADDRESS}/24"), "dev", NEAR])?;

@@ -8,12 +8,14 @@ mod report;
 
 use std::time::Duration;
 
-pub(crate) use report::{Figure, rate, spread};
+use softdpu_frontend::load::{self, Priority};
+
+pub(crate) use report::{Figure, client, rate};
 pub use report::{Measurement, Report, Work};
 
 use crate::SetupError;
 use crate::calibration::calibrate;
-use crate::turns::{Taken, Turn, Turns};
+use crate::turns::{Sample, Turn, Turns};
 
 /// Before each measurement.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
@@ -29,13 +31,13 @@ pub struct Progress<'a, C> {
     pub done: usize,
     /// Measurements in all.
     pub of: usize,
-    /// Who is next.
+    /// The subject that is measured next.
     pub subject: &'a str,
-    /// What is next.
+    /// The case that is measured next.
     pub case: C,
 }
 
-/// Who is measured how often, and where.
+/// How often is measured, and where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Measurements of each case and subject.
@@ -61,10 +63,10 @@ impl Terms {
     }
 }
 
-/// Measures every one of `subjects` (their names) in every case, and tells `progress` before each measurement.
+/// Measures every one of `subjects` (their names) in every case, and calls `progress` before each measurement.
 ///
-/// `lacks` tells why a subject cannot be measured in a case: it is left out then, which the report says. `measure` is
-/// told the subject's number.
+/// `lacks` returns why a subject cannot be measured in a case: it is left out then, which the report says. `measure`
+/// takes the subject's number.
 ///
 /// # Errors
 /// The first that `lacks` or `measure` gives, and [`SetupError::Cpu`].
@@ -91,7 +93,7 @@ pub(crate) fn run<W: Work>(
                 None => able.push(at),
             }
         }
-        let mut here: Vec<_> = able.iter().map(|at| Measurement::new(subjects[*at], case.clone())).collect();
+        let mut of_case: Vec<_> = able.iter().map(|at| Measurement::new(subjects[*at], case.clone())).collect();
         let taken = turns.take(able.len(), |turn| {
             let at = able[turn.subject];
             let done = done + turn.round * able.len() + turn.subject;
@@ -99,29 +101,21 @@ pub(crate) fn run<W: Work>(
             measure(at, case, turn)
         })?;
         for round in &taken {
-            for (Taken { outcome, around }, measurement) in round.iter().zip(&mut here) {
-                measurement.add(outcome, *around);
+            for (Sample { outcome, conditions }, measurement) in round.iter().zip(&mut of_case) {
+                measurement.add(outcome, *conditions);
             }
         }
         done += subjects.len() * (rounds + 1);
-        measurements.extend(here);
+        measurements.extend(of_case);
     }
     Ok(Report { calibration, measurements, disturbed: turns.disturbed, left_out })
 }
 
-/// Runs `client` on a thread of its own, which carries the pinning to `cpu`; `wrong` makes an error of a sentence.
+/// Runs `client` on `cpu`, before the programs of its session; `wrong` makes an error of a sentence.
 pub(crate) fn on_cpu<T: Send, E: Send>(
     cpu: usize,
     wrong: fn(String) -> E,
     client: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, E> {
-    std::thread::scope(|scope| {
-        let client = scope.spawn(move || {
-            softdpu_sys::affinity::pin_to(cpu).map_err(|error| wrong(format!("cannot run on CPU {cpu}: {error}")))?;
-            // Where it is not allowed the figures are only noisier.
-            let _ = softdpu_sys::affinity::highest_nice();
-            client()
-        });
-        client.join().unwrap_or_else(|_| Err(wrong("the client panicked".to_owned())))
-    })
+    load::on_cpu(cpu, Priority::Nice, wrong, client)
 }

@@ -4,9 +4,12 @@ use std::fmt::{self, Write as _};
 use std::io;
 
 use serde::Serialize;
+use softdpu_frontend::load::Outcome;
+use softdpu_plot::Table;
 
 use crate::calibration::Calibration;
-use crate::turns::Around;
+use crate::samples::{Samples, Spread};
+use crate::turns::Conditions;
 
 /// A kind of work that subjects are measured at: what its rounds add up to, and how that is shown.
 pub trait Work: Default {
@@ -19,10 +22,8 @@ pub trait Work: Default {
     const BENCH: &'static str;
     /// The rate's metrics in JSON: its median, least, largest, and the ratio to the peer's.
     const RATE: [&'static str; 4];
-    /// Width of a case in the table.
-    const CASE_WIDTH: usize;
-    /// The table's columns behind case and subject: titles and widths.
-    const COLUMNS: &'static [(&'static str, usize)];
+    /// Titles of the table's columns behind case and subject, as [`Table::new`] takes them.
+    const COLUMNS: &'static [&'static str];
 
     /// Units of work a second.
     fn rate(outcome: &Self::Outcome) -> f64;
@@ -32,7 +33,7 @@ pub trait Work: Default {
     fn add(&mut self, outcome: &Self::Outcome);
     /// The metrics between the rate's and its ratio: name, unit, value.
     fn figures(measurement: &Measurement<Self>) -> Vec<(&'static str, &'static str, f64)>;
-    /// What is in the columns.
+    /// The cells of the columns.
     fn cells(measurement: &Measurement<Self>, ratio: String) -> Vec<String>;
 }
 
@@ -42,14 +43,14 @@ const ENOUGH: usize = 3;
 /// One subject's figures in one case.
 #[derive(Clone, Debug)]
 pub struct Measurement<W: Work> {
-    /// Who.
+    /// Name of the subject.
     pub subject: String,
-    /// What.
+    /// The case.
     pub case: W::Case,
-    /// Units of work a second, round by round.
-    pub rates: Vec<f64>,
+    /// Units of work a second.
+    pub rates: Samples,
     /// What the machine was like, round by round.
-    around: Vec<Around>,
+    conditions: Vec<Conditions>,
     /// Time the client itself takes for a unit, nanoseconds, and units in a batch.
     pub client: Option<(f64, f64)>,
     /// All rounds together.
@@ -58,36 +59,31 @@ pub struct Measurement<W: Work> {
 
 impl<W: Work> Measurement<W> {
     pub(crate) fn new(subject: &str, case: W::Case) -> Self {
-        let (rates, around) = (Vec::new(), Vec::new());
-        Measurement { subject: subject.to_owned(), case, rates, around, client: None, work: W::default() }
+        let (rates, conditions) = (Samples::default(), Vec::new());
+        Measurement { subject: subject.to_owned(), case, rates, conditions, client: None, work: W::default() }
     }
 
-    pub(crate) fn add(&mut self, outcome: &W::Outcome, around: Around) {
+    pub(crate) fn add(&mut self, outcome: &W::Outcome, conditions: Conditions) {
         if let Some(client) = W::client(outcome) {
             self.client = Some(client);
             return;
         }
         self.rates.push(W::rate(outcome));
-        self.around.push(around);
+        self.conditions.push(conditions);
         self.work.add(outcome);
-    }
-
-    /// Median, least, largest of the rounds' rates.
-    pub fn spread(&self) -> (f64, f64, f64) {
-        spread(&self.rates)
     }
 
     /// Median of the rounds' two hops, nanoseconds.
     pub fn two_hops(&self) -> f64 {
-        spread(&self.around.iter().map(|around| around.hops).collect::<Vec<_>>()).0
+        self.conditions.iter().map(|conditions| conditions.hops).collect::<Samples>().median()
     }
 
     /// Its rate over `peer`'s, round by round: of the rounds in which nothing moved, if those are [`ENOUGH`].
-    fn ratios(&self, peer: &Self) -> Vec<f64> {
-        let rounds = self.rates.iter().zip(&peer.rates).zip(&self.around);
-        let all: Vec<_> = rounds.map(|((rate, peer), around)| (rate / peer, around.is_steady)).collect();
-        let steady: Vec<_> = all.iter().filter(|(_, is_steady)| *is_steady).map(|(ratio, _)| *ratio).collect();
-        if steady.len() >= ENOUGH { steady } else { all.into_iter().map(|(ratio, _)| ratio).collect() }
+    fn ratios(&self, peer: &Self) -> Samples {
+        let all = self.rates.over(&peer.rates);
+        let steady = all.iter().zip(&self.conditions).filter(|(_, conditions)| conditions.is_steady);
+        let steady: Samples = steady.map(|(ratio, _)| ratio).collect();
+        if steady.len() >= ENOUGH { steady } else { all }
     }
 
     /// What the client takes and units in a batch, for a table; nanoseconds with `digits` behind the point.
@@ -100,22 +96,9 @@ impl<W: Work> Measurement<W> {
 
     /// Least and largest rate, for a table.
     pub(crate) fn range_cell(&self) -> String {
-        let (_, least, most) = self.spread();
+        let Spread { least, most, .. } = self.rates.spread();
         format!("{} - {}", rate(least), rate(most))
     }
-}
-
-/// Median, least, largest; zeroes of none.
-pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (least, most) = (sorted.first().copied().unwrap_or_default(), sorted.last().copied().unwrap_or_default());
-    let median = match sorted.len() {
-        0 => 0.0,
-        odd if odd % 2 == 1 => sorted[odd / 2],
-        even => (sorted[even / 2 - 1] + sorted[even / 2]) / 2.0,
-    };
-    (median, least, most)
 }
 
 /// Everything that was measured.
@@ -127,7 +110,7 @@ pub struct Report<W: Work> {
     pub measurements: Vec<Measurement<W>>,
     /// Rounds in which the distance of the two CPUs changed. They were repeated, three times at the most.
     pub disturbed: usize,
-    /// Who could not be measured in which case, and why.
+    /// Subjects that could not be measured in a case, and why.
     pub left_out: Vec<(String, W::Case, String)>,
 }
 
@@ -159,7 +142,7 @@ impl<W: Work> Report<W> {
         if peer.subject == measurement.subject {
             return None;
         }
-        Some(spread(&measurement.ratios(peer)).0)
+        Some(measurement.ratios(peer).median())
     }
 
     /// One JSON object a line.
@@ -175,7 +158,7 @@ impl<W: Work> Report<W> {
         line("machine", "calibration", "disturbed-rounds", "1", self.disturbed as f64)?;
         for measurement in &self.measurements {
             let (subject, case) = (&measurement.subject, measurement.case.to_string());
-            let (median, least, most) = measurement.spread();
+            let Spread { median, least, most } = measurement.rates.spread();
             for (metric, value) in W::RATE.into_iter().zip([median, least, most]) {
                 line(subject, &case, metric, "1/s", value)?;
             }
@@ -191,26 +174,20 @@ impl<W: Work> Report<W> {
 
     /// A table for people.
     pub fn table(&self) -> String {
-        // Writing to a String cannot fail.
-        let mut out = String::new();
-        let Calibration { two_hops, clock } = self.calibration;
-        let _ = writeln!(out, "two bare cross-core hops {two_hops:.0} ns, a clock reading {clock:.1} ns\n");
-        let mut line = |case: &str, subject: &str, cells: &mut dyn Iterator<Item = String>| {
-            let _ = write!(out, "{case:<width$} {subject:<20}", width = W::CASE_WIDTH);
-            for (cell, (_, width)) in cells.zip(W::COLUMNS) {
-                let _ = write!(out, " {cell:>width$}");
-            }
-            out.push('\n');
-        };
-        line("case", "subject", &mut W::COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+        let mut table = Table::new(["case", "subject"].iter().chain(W::COLUMNS).copied());
         let mut previous = None;
         for measurement in &self.measurements {
             let case = measurement.case.to_string();
-            let shown = if previous.as_ref() == Some(&case) { "" } else { &case };
+            let shown = if previous.as_ref() == Some(&case) { String::new() } else { case.clone() };
             let ratio = self.ratio(measurement).map_or(String::from("-"), |ratio| format!("{ratio:.2}"));
-            line(shown, &measurement.subject, &mut W::cells(measurement, ratio).into_iter());
+            let mut row = vec![shown, measurement.subject.clone()];
+            row.extend(W::cells(measurement, ratio));
+            table.row(row);
             previous = Some(case);
         }
+        let Calibration { two_hops, clock } = self.calibration;
+        let mut out = format!("two bare cross-core hops {two_hops:.0} ns, a clock reading {clock:.1} ns\n\n{table}");
+        // Writing to a String cannot fail.
         for (subject, case, why) in &self.left_out {
             let _ = writeln!(out, "\n{case}: {subject} was left out: {why}");
         }
@@ -224,6 +201,12 @@ impl<W: Work> Report<W> {
         }
         out
     }
+}
+
+/// Of a profiled measurement: nanoseconds that the client itself takes for a request, and requests in a batch.
+pub(crate) fn client(outcome: &Outcome) -> Option<(f64, f64)> {
+    let requests = outcome.requests.max(1) as f64;
+    Some((outcome.busy?.as_nanos() as f64 / requests, requests / outcome.batches.max(1) as f64))
 }
 
 /// Units a second with three or four digits.

@@ -11,13 +11,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use softdpu_frontend::Transfer;
-use softdpu_frontend::load::stream::Stream;
-use softdpu_frontend::load::tenants::{Client, Loop, Served, Span, Work, run_spans};
+use softdpu_frontend::load::block::BlockWork;
+use softdpu_frontend::load::{
+    BlockClient, FrameClient, Generator, GeneratorOptions, Job, LoadError, Outcome, Priority, RunOptions, Waiting,
+    fair_batch, on_cpu, run,
+};
 use softdpu_sched::{Cost, Nanos, Weighted, fair1, fair2, jain};
 
-pub use super::report::{METRICS, Measurement, Report};
+pub use super::report::{METRICS, SchedulerMeasurement, TenantsReport};
 use super::site::site;
-pub use super::site::{Doing, Load};
+pub use super::site::{Application, Load};
 use crate::SetupError;
 use crate::process::Server;
 use crate::scratch::Folder;
@@ -110,11 +113,11 @@ const OWN_FILES: u64 = 128;
 /// socket, a connection, memory, and two or three eventfds for each of two queues.
 const FILES_OF_A_TENANT: u64 = 20;
 
-/// Measures all of a plan, and tells `progress` before each measurement.
+/// Measures all of a plan, and calls `progress` before each measurement.
 ///
 /// # Errors
 /// [`SetupError`].
-pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Result<Report, SetupError> {
+pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Result<TenantsReport, SetupError> {
     if plan.schedulers.is_empty() || plan.cases.is_empty() || plan.rounds == 0 || plan.depth == 0 {
         return Err(SetupError::Plan("nothing to measure: a scheduler, a case, a round and a depth".to_owned()));
     }
@@ -133,17 +136,16 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
         )));
     }
     let of = plan.cases.len() * plan.schedulers.len() * plan.rounds;
-    let mut report = Report::default();
+    let mut report = TenantsReport::default();
     let mut done = 0;
     for &case in &plan.cases {
         let first = report.measurements.len();
         for scheduler in &plan.schedulers {
-            report.measurements.push(Measurement::new(scheduler, case));
+            report.measurements.push(SchedulerMeasurement::new(scheduler, case));
         }
         for round in 0..plan.rounds {
             let measurements = &mut report.measurements[first..];
-            // Back and forth: whose turn is always after whose, and what changes on the machine during a round, evens
-            // out.
+            // Back and forth: the order of the schedulers, and what changes on the machine during a round, evens out.
             let count = measurements.len();
             for place in 0..count {
                 let at = if round % 2 == 0 { place } else { count - 1 - place };
@@ -161,7 +163,7 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
 }
 
 /// Adds what is a ratio to another scheduler's figure of the same round.
-fn compare(measurements: &mut [Measurement]) {
+fn compare(measurements: &mut [SchedulerMeasurement]) {
     let last = measurements.last().and_then(|last| last.latest("throughput"));
     let plain = measurements.iter().find(|measurement| measurement.scheduler == PLAIN);
     let plain = plain.and_then(|plain| plain.latest("core-time"));
@@ -182,54 +184,53 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         case: case.to_string(),
         source,
     };
-    let (wants, doing) = (case.rates.of(case.tenants), case.load.of(case.tenants));
+    let (wants, applications) = (case.rates.of(case.tenants), case.load.of(case.tenants));
     let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
     let sockets: Vec<Vec<PathBuf>> =
-        doing.iter().enumerate().map(|(at, doing)| doing.sockets(at, folder.path())).collect();
-    // Flow records go to somebody who does not read them.
+        applications.iter().enumerate().map(|(at, application)| application.sockets(at, folder.path())).collect();
+    // Flow records go to a socket that is not read.
     let collector = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed(Box::new(error)))?;
     let address = collector.local_addr().map_err(|error| failed(Box::new(error)))?;
-    let text = site(scheduler, plan.server_cpu, &doing, &wants, address);
+    let text = site(scheduler, plan.server_cpu, &applications, &wants, address);
     std::fs::write(folder.path().join("site.toml"), text).map_err(|error| SetupError::Folder(error.to_string()))?;
     let mut server = Server::start("softdpu", &plan.program, ["run", "site.toml"], folder.path(), None)?;
     server.until("its sockets", || sockets.iter().flatten().all(|socket| socket.exists()).then_some(()))?;
     let mut clients = Vec::new();
     for (at, (sockets, want)) in sockets.iter().zip(&wants).enumerate() {
-        let depth = depth(plan.depth, case.load, doing[at], *want);
-        let client = match (doing[at].route(at, plan.gateway), &sockets[..]) {
+        let depth = depth(plan.depth, case.load, applications[at], *want);
+        let client = match (applications[at].route(at, plan.gateway), &sockets[..]) {
             (Some(route), [from, to, ..]) => {
-                Stream::connect([from, to], route, depth).map(|stream| Box::new(stream) as Box<dyn Loop>)
+                FrameClient::connect([from, to], route, depth).map(|client| Box::new(client) as Box<dyn Job>)
             }
             _ => {
-                let work = Work { transfer: plan.transfer, block_size: BLOCK, depth };
-                Client::connect(&sockets[0], work).map(|client| Box::new(client) as Box<dyn Loop>)
+                let work = BlockWork { transfer: plan.transfer, block_size: BLOCK, depth };
+                BlockClient::connect(&sockets[0], work).map(|client| Box::new(client) as Box<dyn Job>)
             }
         };
         clients.push(client.map_err(|error| failed(Box::new(error)))?);
     }
-    let at_work = |clients: &mut [Box<dyn Loop>], active: &[usize], spans: &[Span]| {
-        run_spans(true, clients, active, plan.client_cpu, spans).map_err(|error| failed(Box::new(error)))
+    let at_work = |clients: &mut [Box<dyn Job>], duration: Duration| {
+        let options =
+            RunOptions { cpu: plan.client_cpu, priority: Priority::Session, batch: None, warm_up: WARM_UP, duration };
+        run(clients.iter_mut().map(|client| &mut **client), &options).map_err(|error| failed(Box::new(error)))
     };
-    let span = |length, depths| Span { length, depths };
     // Tenants that do and want the same are alone alike.
     let mut alone = BTreeMap::new();
-    for (at, kind) in doing.iter().zip(&wants).enumerate() {
+    for (at, kind) in applications.iter().zip(&wants).enumerate() {
         if let Entry::Vacant(entry) = alone.entry(kind) {
-            let served = at_work(&mut clients, &[at], &[span(WARM_UP, None), span(plan.duration / 4, None)])?;
-            entry.insert(served[1][0].latency.mean());
+            let served = at_work(&mut clients[at..=at], plan.duration / 4)?;
+            entry.insert(served[0].latency.mean());
         }
     }
-    let all: Vec<usize> = (0..case.tenants).collect();
     let before = usage(plan, folder.path(), case.tenants);
-    let mut spans = at_work(&mut clients, &all, &[span(WARM_UP, None), span(plan.duration, None)])?;
+    let served = at_work(&mut clients, plan.duration)?;
     let after = usage(plan, folder.path(), case.tenants);
-    let served = spans.pop().unwrap_or_default();
     let expected: Vec<f64> = wants.iter().map(|want| f64::from(*want)).collect();
-    let got: Vec<f64> = served.iter().map(Served::rate).collect();
+    let got: Vec<f64> = served.iter().map(Outcome::rate).collect();
     let shared: Vec<f64> = served.iter().map(|served| served.latency.mean()).collect();
-    let alone: Vec<f64> = doing.iter().zip(&wants).map(|kind| alone[&kind]).collect();
+    let alone: Vec<f64> = applications.iter().zip(&wants).map(|kind| alone[&kind]).collect();
     let p99: Vec<f64> = served.iter().map(|served| served.latency_at(0.99) as f64).collect();
-    let unsteadiness: Vec<f64> = served.iter().map(Served::unsteadiness).collect();
+    let unsteadiness: Vec<f64> = served.iter().map(Outcome::unsteadiness).collect();
     let mut metrics = vec![
         ("throughput", got.iter().sum()),
         ("latency-mean", mean(&shared)),
@@ -247,30 +248,49 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         metrics.push(("grant-length", (after.served - before.served) / (after.grants - before.grants).max(1.0)));
     }
     if case.tenants > 1 {
-        let light: Vec<usize> = clients.iter().map(|client| (client.depth() / LIGHT).max(1)).collect();
-        let mut heavy = light.clone();
-        heavy[0] = clients[0].depth();
-        let part = plan.duration / 4;
-        let plan = [span(WARM_UP, Some(light.clone())), span(part, Some(light)), span(part, Some(heavy))];
-        let spans = at_work(&mut clients, &all, &plan)?;
-        metrics.push(("burst", burst(&spans[1], &spans[2])));
+        let [before, during] =
+            in_a_burst(&mut clients, plan.client_cpu, plan.duration / 4).map_err(|error| failed(Box::new(error)))?;
+        metrics.push(("burst", burst(&before, &during)));
     }
     Ok(metrics)
 }
 
-/// What a tenant that does `doing` and wants so many parts has in flight.
-fn depth(each: usize, load: Load, doing: Doing, want: u32) -> usize {
+/// What a tenant has in flight that runs `application` and wants so many parts.
+fn depth(each: usize, load: Load, application: Application, want: u32) -> usize {
     let depth = each * want as usize;
-    match (load, doing) {
-        (Load::Mixed(_), Doing::Frames(_)) => (depth * FRAMES_FOR_REQUEST).min(MOST_FRAMES),
+    match (load, application) {
+        (Load::Mixed(_), Application::Frames(_)) => (depth * FRAMES_FOR_REQUEST).min(MOST_FRAMES),
         _ => depth,
     }
 }
 
-/// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a
-/// burst over that before, the mean of them.
-fn burst(before: &[Served], during: &[Served]) -> f64 {
-    let ratio = |(before, during): (&Served, &Served)| {
+/// Has all clients work lightly, and then the first with all that it wants: what they got before and in that burst.
+fn in_a_burst(clients: &mut [Box<dyn Job>], cpu: usize, part: Duration) -> Result<[Vec<Outcome>; 2], LoadError> {
+    let mut jobs: Vec<&mut dyn Job> = clients.iter_mut().map(|client| &mut **client).collect();
+    let outcomes = || vec![Outcome::default(); jobs.len()];
+    let (mut before, mut during) = (outcomes(), outcomes());
+    on_cpu(cpu, Priority::Session, LoadError::Load, move || {
+        let batch = fair_batch(&jobs);
+        let mut generator =
+            Generator::new(GeneratorOptions { waiting: Waiting::Polling, batch, pace: None, profile: false });
+        generator.probe(&mut jobs)?;
+        for job in &mut jobs {
+            job.raise((job.depth() / LIGHT).max(1))?;
+        }
+        generator.warm_up(&mut jobs, WARM_UP)?;
+        generator.measure(&mut jobs, part, &mut before)?;
+        let deep = jobs[0].depth();
+        jobs[0].raise(deep)?;
+        generator.measure(&mut jobs, part, &mut during)?;
+        generator.drain(&mut jobs)?;
+        Ok([before, during])
+    })
+}
+
+/// How much longer requests of the other tenants take when the first tenant's load grows: of each of them the p99 in
+/// the burst over that before, and the mean of these.
+fn burst(before: &[Outcome], during: &[Outcome]) -> f64 {
+    let ratio = |(before, during): (&Outcome, &Outcome)| {
         during.latency_at(0.99) as f64 / (before.latency_at(0.99) as f64).max(f64::MIN_POSITIVE)
     };
     mean(&before.iter().zip(during).skip(1).map(ratio).collect::<Vec<_>>())
@@ -292,7 +312,7 @@ struct Usage {
     grants: f64,
 }
 
-/// As `status` tells it; none where it cannot be asked.
+/// What `status` says; none where it cannot be asked.
 fn usage(plan: &Plan, folder: &Path, tenants: usize) -> Option<Usage> {
     let mut command = Command::new(&plan.program);
     command.args(["status", "--json", "--socket", "run/api.sock"]).current_dir(folder);
@@ -325,16 +345,16 @@ mod tests {
     #[test]
     fn frames_beside_disks_are_more() {
         let frames = softdpu_frontend::Frames::Smallest;
-        let (mixed, frame) = (Load::Mixed(frames), Doing::Frames(frames));
-        assert_eq!([depth(32, mixed, Doing::Disk, 2), depth(32, mixed, frame, 2)], [64, 256]);
+        let (mixed, frame) = (Load::Mixed(frames), Application::Frames(frames));
+        assert_eq!([depth(32, mixed, Application::Disk, 2), depth(32, mixed, frame, 2)], [64, 256]);
         assert_eq!([depth(32, Load::Net(frames), frame, 2), depth(85, mixed, frame, 4)], [64, MOST_FRAMES]);
     }
 
     #[test]
     fn overhead_is_core_time_over_that_of_first_come_first_served() {
         let case = Case { load: Load::Block, tenants: 1, rates: Rates::Balanced };
-        let mut measurements: Vec<Measurement> =
-            ["weighted", PLAIN].iter().map(|name| Measurement::new(name, case)).collect();
+        let mut measurements: Vec<SchedulerMeasurement> =
+            ["weighted", PLAIN].iter().map(|name| SchedulerMeasurement::new(name, case)).collect();
         for (measurement, time) in measurements.iter_mut().zip([110.0, 100.0]) {
             measurement.add("core-time", time);
             measurement.add("throughput", 1e9 / time);

@@ -1,16 +1,17 @@
 //! What a scheduler takes: nanoseconds of a [`decide`](TenantScheduler::decide), and of a whole turn (decide, charge,
 //! ready), with 1, 4 and 1,024 tenants that always have work, `weighted` beside `fcfs`.
 
-use std::fmt::Write as _;
 use std::hint::black_box;
 use std::io;
 use std::time::{Duration, Instant};
 
+use softdpu_frontend::load::{Priority, on_cpu};
+use softdpu_plot::Table;
 use softdpu_sched::{Cost, Decision, Fcfs, Nanos, QueueId, Share, TenantId, TenantScheduler, Weighted, Work};
-use softdpu_sys::affinity;
 
 use crate::SetupError;
-use crate::side_by_side::{Figure, spread};
+use crate::samples::{Samples, Spread};
+use crate::side_by_side::Figure;
 
 /// Turns of a round.
 const TURNS: u32 = 100_000;
@@ -21,38 +22,35 @@ const BAR: f64 = 50.0;
 
 /// One policy with so many tenants.
 #[derive(Clone, Debug)]
-pub struct Measurement {
+pub struct DecisionMeasurement {
     /// The policy.
     pub policy: &'static str,
     /// How many tenants.
     pub tenants: u16,
-    /// Nanoseconds of a decision, round by round.
-    pub decide: Vec<f64>,
-    /// And of a turn.
-    pub turn: Vec<f64>,
+    /// Nanoseconds of a decision.
+    pub decide: Samples,
+    /// Nanoseconds of a turn.
+    pub turn: Samples,
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct DecisionReport {
     /// Case by case, and in each policy by policy.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<DecisionMeasurement>,
 }
 
 /// Measures all cases on `cpu`, in `rounds` rounds that take turns.
 ///
 /// # Errors
 /// [`SetupError::Cpu`].
-pub fn measure(cpu: usize, rounds: usize) -> Result<Report, SetupError> {
-    let run = || {
-        affinity::pin_to(cpu).map_err(|error| SetupError::Cpu(format!("CPU {cpu}: {error}")))?;
-        // Without the privilege it is measured beside what else runs.
-        let _ = affinity::highest_nice();
-        let _first = affinity::SessionFirst::new();
-        let mut report = Report::default();
+pub fn measure(cpu: usize, rounds: usize) -> Result<DecisionReport, SetupError> {
+    on_cpu(cpu, Priority::Session, SetupError::Cpu, || {
+        let mut report = DecisionReport::default();
         for tenants in TENANTS {
             for policy in ["weighted", "fcfs"] {
-                report.measurements.push(Measurement { policy, tenants, decide: Vec::new(), turn: Vec::new() });
+                let (decide, turn) = Default::default();
+                report.measurements.push(DecisionMeasurement { policy, tenants, decide, turn });
             }
         }
         for _ in 0..rounds {
@@ -66,10 +64,6 @@ pub fn measure(cpu: usize, rounds: usize) -> Result<Report, SetupError> {
             }
         }
         Ok(report)
-    };
-    std::thread::scope(|scope| {
-        let failed = || SetupError::Cpu("the thread that measures panicked".to_owned());
-        scope.spawn(run).join().unwrap_or_else(|_| Err(failed()))
     })
 }
 
@@ -123,7 +117,7 @@ fn round<S: TenantScheduler>(mut policy: S, tenants: u16) -> (f64, f64) {
     (each(decisions.saturating_sub(clock)), each(whole))
 }
 
-impl Measurement {
+impl DecisionMeasurement {
     fn case(&self) -> String {
         match self.tenants {
             1 => "1 tenant".to_owned(),
@@ -132,26 +126,25 @@ impl Measurement {
     }
 }
 
-impl Report {
+impl DecisionReport {
     /// A line for each case and policy.
     pub fn table(&self) -> String {
-        let mut text =
-            format!("{:<14} {:<10} {:>12} {:>10} {:>14}\n", "", "policy", "decide, ns", "best", "whole turn, ns");
+        let mut table = Table::new(["case", "policy", "decide, ns>", "best>", "whole turn, ns>"]);
         for measurement in &self.measurements {
-            let (median, best, _) = spread(&measurement.decide);
-            let (turn, ..) = spread(&measurement.turn);
-            let case = measurement.case();
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{case:<14} {:<10} {median:>12.1} {best:>10.1} {turn:>14.1}", measurement.policy);
+            let Spread { median, least, .. } = measurement.decide.spread();
+            let nanos = [median, least, measurement.turn.median()].map(|nanos| format!("{nanos:.1}"));
+            let mut row = vec![measurement.case(), measurement.policy.to_owned()];
+            row.extend(nanos);
+            table.row(row);
         }
-        text
+        table.to_string()
     }
 
     /// Whether the bar is met, in a sentence.
     pub fn verdict(&self) -> String {
         let most = self.measurements.iter().filter(|measurement| measurement.policy == "weighted");
         let Some(measurement) = most.max_by_key(|measurement| measurement.tenants) else { return String::new() };
-        let (median, ..) = spread(&measurement.decide);
+        let median = measurement.decide.median();
         let verdict = if median <= BAR { "met" } else { "MISSED" };
         format!("a decision of weighted with {} {median:.1} ns, at most {BAR}: {verdict}", measurement.case())
     }
@@ -163,9 +156,9 @@ impl Report {
     pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
         for measurement in &self.measurements {
             let case = measurement.case();
-            let (median, best, _) = spread(&measurement.decide);
-            let (turn, ..) = spread(&measurement.turn);
-            for (metric, value) in [("decide", median), ("decide-min", best), ("turn", turn)] {
+            let Spread { median, least, .. } = measurement.decide.spread();
+            let turn = measurement.turn.median();
+            for (metric, value) in [("decide", median), ("decide-min", least), ("turn", turn)] {
                 let subject = measurement.policy;
                 Figure { bench: "tenants", subject, case: &case, metric, unit: "ns", value }.write(to)?;
             }
@@ -182,9 +175,11 @@ mod tests {
     fn a_round_takes_time() {
         let (_, turn) = round(Weighted::default(), 4);
         assert!(turn > 0.0);
-        let measurement =
-            |tenants, nanos| Measurement { policy: "weighted", tenants, decide: vec![nanos], turn: vec![2.0 * nanos] };
-        let report = Report { measurements: vec![measurement(4, 10.0), measurement(1_024, 60.0)] };
+        let measurement = |tenants, nanos| {
+            let [decide, turn] = [nanos, 2.0 * nanos].map(|nanos| Samples::from_iter([nanos]));
+            DecisionMeasurement { policy: "weighted", tenants, decide, turn }
+        };
+        let report = DecisionReport { measurements: vec![measurement(4, 10.0), measurement(1_024, 60.0)] };
         assert!(report.verdict().ends_with("MISSED"), "{}", report.verdict());
     }
 }

@@ -1,16 +1,16 @@
 //! What tenants got: a table, JSON lines, a plot, and what of the bars is met.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use softdpu_plot::{Lines, Panel};
+use softdpu_plot::{Lines, Panel, Table};
 
 use super::comparison::{Case, Rates};
 use crate::SetupError;
 use crate::plot::draw_panels;
-use crate::side_by_side::{Figure, rate, spread};
+use crate::samples::{Samples, Spread};
+use crate::side_by_side::{Figure, rate};
 
 /// Metrics in a report, with their units, in its order.
 pub const METRICS: [(&str, &str); 14] = [
@@ -32,29 +32,49 @@ pub const METRICS: [(&str, &str); 14] = [
 
 /// The scheduler that has to meet the bars.
 const OURS: &str = "weighted";
-/// Jain's index of requests below which a scheduler leaves some without: who serves one of four tenants has a quarter.
+/// Jain's index of requests below which a scheduler leaves tenants without service: one that serves a single tenant of
+/// four has 0.25.
 const SHARED: f64 = 0.75;
 /// The most that Fair1 of equal tenants may be.
 const FAIR: f64 = 0.02;
 /// The most that scheduling may cost beside first come, first served, by the number of tenants.
 const OVERHEAD: [(usize, f64); 2] = [(1, 0.01), (4, 0.02)];
 
+/// Titles of the table.
+const COLUMNS: [&str; 15] = [
+    "case",
+    "scheduler",
+    "requests/s>",
+    "mean>",
+    "p99>",
+    "worst p99>",
+    "Fair1>",
+    "of cost>",
+    "Fair2>",
+    "Jain>",
+    "unstdy>",
+    "grant>",
+    "burst>",
+    "ovrhd>",
+    "ratio>",
+];
+
 /// What a panel shows, of which metric, and how its values are written.
 type Chart = (&'static str, &'static str, fn(f64) -> String);
 
 /// One scheduler's figures in one case, round by round, by metric.
 #[derive(Clone, Debug)]
-pub struct Measurement {
+pub struct SchedulerMeasurement {
     /// The scheduler.
     pub scheduler: String,
     /// The case.
     pub case: Case,
-    rounds: BTreeMap<&'static str, Vec<f64>>,
+    rounds: BTreeMap<&'static str, Samples>,
 }
 
-impl Measurement {
-    pub(super) fn new(scheduler: &str, case: Case) -> Measurement {
-        Measurement { scheduler: scheduler.to_owned(), case, rounds: BTreeMap::new() }
+impl SchedulerMeasurement {
+    pub(super) fn new(scheduler: &str, case: Case) -> SchedulerMeasurement {
+        SchedulerMeasurement { scheduler: scheduler.to_owned(), case, rounds: BTreeMap::new() }
     }
 
     pub(super) fn add(&mut self, metric: &'static str, value: f64) {
@@ -63,56 +83,38 @@ impl Measurement {
 
     /// Of the last round.
     pub(super) fn latest(&self, metric: &str) -> Option<f64> {
-        self.rounds.get(metric)?.last().copied()
+        self.rounds.get(metric)?.last()
     }
 
     /// The median, least and largest, over the rounds, of a metric over that of another scheduler in the same round:
     /// what changes on the machine between rounds is not in it.
-    fn times(&self, other: &Measurement, metric: &str) -> Option<(f64, f64, f64)> {
-        let pairs = self.rounds.get(metric)?.iter().zip(other.rounds.get(metric)?);
-        let times: Vec<f64> = pairs.map(|(ours, other)| ours / other.max(f64::MIN_POSITIVE)).collect();
-        (!times.is_empty()).then(|| spread(&times))
+    fn times(&self, other: &SchedulerMeasurement, metric: &str) -> Option<Spread> {
+        let times = self.rounds.get(metric)?.over(other.rounds.get(metric)?);
+        (!times.is_empty()).then(|| times.spread())
     }
 
     /// The median, least and largest of a metric's rounds; none where it was not measured.
-    fn spread(&self, metric: &str) -> Option<(f64, f64, f64)> {
-        self.rounds.get(metric).filter(|values| !values.is_empty()).map(|values| spread(values))
+    fn spread(&self, metric: &str) -> Option<Spread> {
+        self.rounds.get(metric).filter(|values| !values.is_empty()).map(Samples::spread)
     }
 
     /// The median of a metric's rounds; none where it was not measured.
     pub fn median(&self, metric: &str) -> Option<f64> {
-        self.spread(metric).map(|(median, ..)| median)
+        self.spread(metric).map(|spread| spread.median)
     }
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct TenantsReport {
     /// In the order of cases, then schedulers.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<SchedulerMeasurement>,
 }
 
-impl Report {
+impl TenantsReport {
     /// A line for each case and scheduler.
     pub fn table(&self) -> String {
-        let mut text = format!(
-            "{:<38} {:<13} {:>12} {:>10} {:>10} {:>10} {:>7} {:>7} {:>6} {:>7} {:>6} {:>6} {:>7} {:>7} {:>6}\n",
-            "",
-            "scheduler",
-            "requests/s",
-            "mean",
-            "p99",
-            "worst p99",
-            "Fair1",
-            "of cost",
-            "Fair2",
-            "Jain",
-            "unstdy",
-            "grant",
-            "burst",
-            "ovrhd",
-            "ratio"
-        );
+        let mut table = Table::new(COLUMNS);
         for measurement in &self.measurements {
             let number = |metric, digits: usize| {
                 measurement.median(metric).map_or("-".to_owned(), |value| format!("{value:.digits$}"))
@@ -120,11 +122,9 @@ impl Report {
             let time =
                 |metric| measurement.median(metric).map_or("-".to_owned(), |value| format!("{:.1} us", value / 1e3));
             let overhead = measurement.median("overhead");
-            let _ = writeln!(
-                text,
-                "{:<38} {:<13} {:>12} {:>10} {:>10} {:>10} {:>7} {:>7} {:>6} {:>7} {:>6} {:>6} {:>7} {:>7} {:>6}",
+            table.row(vec![
                 measurement.case.to_string(),
-                measurement.scheduler,
+                measurement.scheduler.clone(),
                 number("throughput", 0),
                 time("latency-mean"),
                 time("latency-p99"),
@@ -138,9 +138,9 @@ impl Report {
                 number("burst", 2),
                 overhead.map_or("-".to_owned(), |value| format!("{:+.1}%", value * 100.0)),
                 number("throughput-ratio", 3),
-            );
+            ]);
         }
-        text
+        table.to_string()
     }
 
     /// What is demanded of `weighted`, one line each, with what it is.
@@ -160,26 +160,26 @@ impl Report {
                 // Where requests cost different tenants different times, equal parts are equal in these.
                 let (metric, of) =
                     if case.load.is_alike() { ("fair1", "requests") } else { ("fair1-cost", "core time") };
-                if let Some((fair, least, most)) = ours.spread(metric) {
+                if let Some(Spread { median: fair, least, most }) = ours.spread(metric) {
                     let range = format!("({least:.4} to {most:.4})");
                     judge(fair <= FAIR, format!("{case}: Fair1 in {of} {fair:.4} {range}, at most {FAIR}"));
                 }
             }
             if case.rates == Rates::Unbalanced {
                 let others = || self.measurements.iter().filter(|other| other.case == case && other.scheduler != OURS);
-                let mut beside = |of: &str, others: &mut dyn Iterator<Item = &Measurement>| {
+                let mut beside = |of: &str, others: &mut dyn Iterator<Item = &SchedulerMeasurement>| {
                     let times = others.filter_map(|other| Some((ours.times(other, "throughput")?, &other.scheduler)));
-                    if let Some(((times, least, most), name)) = times.min_by(|one, other| one.0.0.total_cmp(&other.0.0))
-                    {
+                    let least_ahead = times.min_by(|(one, _), (other, _)| one.median.total_cmp(&other.median));
+                    if let Some((Spread { median: times, least, most }, name)) = least_ahead {
                         let range = format!("({least:.2} to {most:.2})");
                         judge(times >= 1.0, format!("{case}: throughput {times:.3} {range} times that {of} ({name})"));
                     }
                 };
-                let shares = |other: &&Measurement| other.median("jain").is_some_and(|jain| jain >= SHARED);
+                let shares = |other: &&SchedulerMeasurement| other.median("jain").is_some_and(|jain| jain >= SHARED);
                 beside("of the best other", &mut others());
                 beside("of the best other that serves all", &mut others().filter(shares));
             }
-            if let (Some((_, bar)), Some((overhead, least, most))) =
+            if let (Some((_, bar)), Some(Spread { median: overhead, least, most })) =
                 (OVERHEAD.iter().find(|(tenants, _)| *tenants == case.tenants), ours.spread("overhead"))
             {
                 let range = format!("({:+.1} to {:+.1})", least * 100.0, most * 100.0);
@@ -227,7 +227,7 @@ impl Report {
         let kinds: BTreeSet<_> = self.measurements.iter().map(|one| (one.case.load, one.case.rates)).collect();
         let mut panels = Vec::new();
         for (load, rates) in kinds {
-            let of_kind = |one: &&Measurement| (one.case.load, one.case.rates) == (load, rates);
+            let of_kind = |one: &&SchedulerMeasurement| (one.case.load, one.case.rates) == (load, rates);
             for (title, metric, label) in charts {
                 let mut lines = Lines::new();
                 for one in self.measurements.iter().filter(of_kind) {
@@ -248,8 +248,8 @@ mod tests {
     use super::*;
     use crate::tenants::comparison::Load;
 
-    fn measurement(name: &str, case: Case, values: &[(&'static str, f64)]) -> Measurement {
-        let mut measurement = Measurement::new(name, case);
+    fn measurement(name: &str, case: Case, values: &[(&'static str, f64)]) -> SchedulerMeasurement {
+        let mut measurement = SchedulerMeasurement::new(name, case);
         values.iter().for_each(|&(metric, value)| measurement.add(metric, value));
         measurement
     }
@@ -260,7 +260,7 @@ mod tests {
         let alike = Case { load: Load::Block, tenants: 2, rates: Rates::Balanced };
         let unlike = Case { load: Load::Mixed(frames), ..alike };
         let values = [("fair1", 0.3), ("fair1-cost", 0.01)];
-        let report = Report {
+        let report = TenantsReport {
             measurements: vec![measurement("weighted", alike, &values), measurement("weighted", unlike, &values)],
         };
         let verdicts = report.verdicts();
@@ -281,7 +281,7 @@ mod tests {
             subject("lognic", [125.0, 250.0, 125.0], 0.25),
             subject("fcfs", [80.0, 200.0, 80.0], 0.95),
         ];
-        let verdicts = Report { measurements }.verdicts();
+        let verdicts = TenantsReport { measurements }.verdicts();
         assert!(verdicts[0].starts_with("MISSED") && verdicts[0].contains("0.800 (0.72 to 0.84)"), "{verdicts:?}");
         assert!(verdicts[1].starts_with("met") && verdicts[1].contains("1.125"), "{verdicts:?}");
     }
@@ -291,7 +291,7 @@ mod tests {
         let case = Case { load: Load::Block, tenants: 2, rates: Rates::Unbalanced };
         let rates = [("weighted", 99.0), ("mtda", 90.0), ("fcfs", 100.0)];
         let measurements = rates.map(|(name, rate)| measurement(name, case, &[("throughput", rate)])).into();
-        let verdicts = Report { measurements }.verdicts();
+        let verdicts = TenantsReport { measurements }.verdicts();
         assert!(
             verdicts.len() == 1 && verdicts[0].starts_with("MISSED") && verdicts[0].contains("fcfs"),
             "{verdicts:?}"

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use softdpu_frontend::load::stream::Route;
+use softdpu_frontend::load::frames::Route;
 use softdpu_frontend::{Frames, Station};
 
 /// Bytes of each tenant's volume, in the daemon's memory.
@@ -38,9 +38,9 @@ impl fmt::Display for Load {
     }
 }
 
-/// What one tenant does.
+/// What one tenant runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Doing {
+pub enum Application {
     /// Requests at a disk.
     Disk,
     /// Frames within a subnet.
@@ -62,14 +62,17 @@ impl Load {
     }
 
     /// What each of so many tenants does. Applications as in MTDA's Table IV.
-    pub fn of(self, tenants: usize) -> Vec<Doing> {
-        let in_turn = |does: &dyn Fn(usize) -> Doing| (0..tenants).map(does).collect();
+    pub fn of(self, tenants: usize) -> Vec<Application> {
+        let in_turn = |does: &dyn Fn(usize) -> Application| (0..tenants).map(does).collect();
         match self {
-            Load::Block => vec![Doing::Disk; tenants],
-            Load::Net(frames) => vec![Doing::Frames(frames); tenants],
-            Load::Mixed(frames) => in_turn(&|at| if at % 2 == 0 { Doing::Disk } else { Doing::Frames(frames) }),
+            Load::Block => vec![Application::Disk; tenants],
+            Load::Net(frames) => vec![Application::Frames(frames); tenants],
+            Load::Mixed(frames) => {
+                in_turn(&|at| if at % 2 == 0 { Application::Disk } else { Application::Frames(frames) })
+            }
             Load::Functions(frames) => {
-                let applications = [Doing::Analytics, Doing::Monitor, Doing::Router, Doing::Firewall];
+                let applications =
+                    [Application::Analytics, Application::Monitor, Application::Router, Application::Firewall];
                 let eight = [0, 0, 0, 0, 1, 1, 2, 3];
                 in_turn(&|at| applications[if tenants == 8 { eight[at] } else { at % 4 }](frames))
             }
@@ -77,21 +80,21 @@ impl Load {
     }
 }
 
-impl Doing {
+impl Application {
     fn frames(self) -> Option<Frames> {
         match self {
-            Doing::Disk => None,
-            Doing::Frames(frames)
-            | Doing::Analytics(frames)
-            | Doing::Monitor(frames)
-            | Doing::Router(frames)
-            | Doing::Firewall(frames) => Some(frames),
+            Application::Disk => None,
+            Application::Frames(frames)
+            | Application::Analytics(frames)
+            | Application::Monitor(frames)
+            | Application::Router(frames)
+            | Application::Firewall(frames) => Some(frames),
         }
     }
 
     /// Sockets of its devices, the sender's first.
     pub fn sockets(self, at: usize, folder: &Path) -> Vec<PathBuf> {
-        let count = if self == Doing::Disk { 1 } else { 2 };
+        let count = if self == Application::Disk { 1 } else { 2 };
         (0..count).map(|end| folder.join(format!("{at}-{end}.sock"))).collect()
     }
 
@@ -100,7 +103,7 @@ impl Doing {
         let frames = self.frames()?;
         let [from, to] = self.stations(at);
         let by = match self {
-            Doing::Router(_) => gateway(&network(at), Ipv4Addr::new(10, 0, 0, 1)),
+            Application::Router(_) => gateway(&network(at), Ipv4Addr::new(10, 0, 0, 1)),
             _ => to.mac,
         };
         Some(Route { frames, flows: FLOWS, from, to, by })
@@ -109,14 +112,14 @@ impl Doing {
     fn stations(self, at: usize) -> [Station; 2] {
         let [_, _, high, low] = (at as u32).to_be_bytes();
         [0, 1].map(|end: u8| {
-            let subnet = if matches!(self, Doing::Router(_)) { end } else { 0 };
+            let subnet = if matches!(self, Application::Router(_)) { end } else { 0 };
             Station { mac: [2, 0x5d, high, low, 0, end], address: Ipv4Addr::new(10, 0, subnet, 10 + end) }
         })
     }
 
     /// Its part of the site file.
     fn write(self, at: usize, collector: SocketAddr, site: &mut String) -> fmt::Result {
-        if self == Doing::Disk {
+        if self == Application::Disk {
             return write!(
                 site,
                 "\n[[volume]]\nname = \"v{at}\"\nmemory = {{ size = \"{VOLUME} B\" }}\n\n[[device]]\nname = \"d{at}\"\n\
@@ -124,15 +127,17 @@ impl Doing {
             );
         }
         let subnets = match self {
-            Doing::Router(_) => "[\"10.0.0.0/24\", \"10.0.1.0/24\"]",
+            Application::Router(_) => "[\"10.0.0.0/24\", \"10.0.1.0/24\"]",
             _ => "\"10.0.0.0/24\"",
         };
         let vni = at + 1;
         write!(site, "\n[[network]]\nname = \"{}\"\nvni = {vni}\ncidr = {subnets}\nmtu = 1500\n", network(at))?;
         let function = match self {
-            Doing::Analytics(_) => Some("analytics = { by = [\"source\", \"destination\", \"flow\"] }".to_owned()),
-            Doing::Monitor(_) => Some(format!("monitor = {{ collector = \"{collector}\" }}")),
-            Doing::Firewall(_) => {
+            Application::Analytics(_) => {
+                Some("analytics = { by = [\"source\", \"destination\", \"flow\"] }".to_owned())
+            }
+            Application::Monitor(_) => Some(format!("monitor = {{ collector = \"{collector}\" }}")),
+            Application::Firewall(_) => {
                 let mut rules = String::new();
                 for rule in 1..=RULES {
                     let port = 20_000 + rule;
@@ -167,16 +172,16 @@ fn network(at: usize) -> String {
     format!("n{at}")
 }
 
-/// A site of tenants that do `doing`, with weights `wants`. Flow records go to `collector`.
-pub fn site(scheduler: &str, cpu: usize, doing: &[Doing], wants: &[u32], collector: SocketAddr) -> String {
+/// A site of tenants that run `applications`, with weights `wants`. Flow records go to `collector`.
+pub fn site(scheduler: &str, cpu: usize, applications: &[Application], wants: &[u32], collector: SocketAddr) -> String {
     let mut site = format!(
         "[node]\nfairness = \"{scheduler}\"\ndataplane = {{ cores = [{cpu}], idle-sleep = \"never\" }}\n\
          run-directory = \"run\"\nlog = {{ level = \"error\" }}\n"
     );
-    for (at, (doing, want)) in doing.iter().zip(wants).enumerate() {
+    for (at, (application, want)) in applications.iter().zip(wants).enumerate() {
         // Writing to a String cannot fail.
         let _ = write!(site, "\n[[tenant]]\nname = \"t{at}\"\nweight = {want}\n");
-        let _ = doing.write(at, collector, &mut site);
+        let _ = application.write(at, collector, &mut site);
     }
     site
 }
@@ -189,22 +194,26 @@ mod tests {
     fn applications_are_those_of_the_papers_table() {
         let frames = Frames::Smallest;
         let load = Load::Functions(frames);
-        let (a, m, r, f) =
-            (Doing::Analytics(frames), Doing::Monitor(frames), Doing::Router(frames), Doing::Firewall(frames));
+        let (a, m, r, f) = (
+            Application::Analytics(frames),
+            Application::Monitor(frames),
+            Application::Router(frames),
+            Application::Firewall(frames),
+        );
         assert_eq!(load.of(1), [a]);
         assert_eq!(load.of(2), [a, m]);
         assert_eq!(load.of(4), [a, m, r, f]);
         assert_eq!(load.of(8), [a, a, a, a, m, m, r, f]);
-        assert_eq!(Load::Mixed(frames).of(2), [Doing::Disk, Doing::Frames(frames)]);
+        assert_eq!(Load::Mixed(frames).of(2), [Application::Disk, Application::Frames(frames)]);
     }
 
     #[test]
     fn a_site_has_what_each_tenant_needs() {
-        let doing = Load::Functions(Frames::Mtu).of(4);
-        let text = site("weighted", 1, &doing, &[4, 2, 2, 1], ([127, 0, 0, 1], 4739).into());
+        let applications = Load::Functions(Frames::Mtu).of(4);
+        let text = site("weighted", 1, &applications, &[4, 2, 2, 1], ([127, 0, 0, 1], 4739).into());
         assert_eq!((text.matches("[[device]]").count(), text.matches("[[function]]").count()), (8, 3));
         assert!(text.contains("weight = 4") && text.contains("collector = \"127.0.0.1:4739\""));
-        let route = doing[2].route(2, |_, _| [9; 6]).expect("frames");
+        let route = applications[2].route(2, |_, _| [9; 6]).expect("frames");
         assert_eq!((route.by, route.to.address), ([9; 6], Ipv4Addr::new(10, 0, 1, 11)));
     }
 }

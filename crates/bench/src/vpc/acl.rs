@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
+use fastrand::Rng;
 use softdpu_vpc::policy::acl::{Acl, AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::group::{
     EndpointGroups, GroupRule, GroupSpec, Members, Peer as GroupPeer, RuleDirection, SecurityGroupId,
@@ -37,18 +38,9 @@ pub(super) fn cases() -> Vec<Box<dyn Case>> {
     cases
 }
 
-/// Numbers that look random, the same in every run.
-pub(super) struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn below(&mut self, end: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (((self.0 >> 32) * u64::from(end)) >> 32) as u32
-    }
-
-    fn one_of<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
-        of[self.below(N as u32) as usize]
-    }
+/// One of `all`.
+fn one_of<T: Copy, const N: usize>(random: &mut Rng, all: [T; N]) -> T {
+    all[random.usize(0..N)]
 }
 
 /// A rule as both programs know it.
@@ -65,23 +57,23 @@ const HOSTS: u32 = 1 << 20;
 
 /// Rules that overlap: prefixes of all lengths, any address, any port, ranges.
 fn rules(count: u32) -> Vec<Rule> {
-    let mut numbers = Numbers(1);
+    let mut random = Rng::with_seed(1);
     let mut rules = Vec::new();
     while rules.len() < count as usize {
         let mut prefix = || {
-            let length = numbers.one_of([0, 0, 8, 16, 16, 24, 24, 28, 32, 32]);
+            let length = one_of(&mut random, [0, 0, 8, 16, 16, 24, 24, 28, 32, 32]);
             let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            ((NET | numbers.below(HOSTS)) & mask, length)
+            ((NET | random.u32(0..HOSTS)) & mask, length)
         };
         let (source, destination) = (prefix(), prefix());
-        let low = numbers.below(60_000) as u16;
-        let ports = match numbers.below(4) {
+        let low = random.u32(0..60_000) as u16;
+        let ports = match random.u32(0..4) {
             0 => (0, u16::MAX),
             1 => (1024, u16::MAX),
             2 => (low % 1024, low % 1024),
-            _ => (low, low + numbers.below(5_000) as u16),
+            _ => (low, low + random.u32(0..5_000) as u16),
         };
-        let protocol = numbers.one_of([None, Some(17), Some(6), Some(6), Some(6)]);
+        let protocol = one_of(&mut random, [None, Some(17), Some(6), Some(6), Some(6)]);
         // One that matches almost everything would decide almost everything.
         if source.1 >= 16 || destination.1 >= 16 {
             rules.push(Rule { source, destination, ports, protocol });
@@ -133,12 +125,12 @@ pub(super) fn allowing(rules: u32) -> Result<AclSpec, String> {
 
 /// Source, destination, ports, protocol of packets; without `matching`, of one that only rules for anything have.
 fn packets(matching: bool) -> Vec<(u32, u32, u16, u16, u8)> {
-    let mut numbers = Numbers(2);
+    let mut random = Rng::with_seed(2);
     let packet = |_| {
-        let mut host = || NET | numbers.below(HOSTS);
+        let mut host = || NET | random.u32(0..HOSTS);
         let (source, destination) = (host(), host());
-        let protocol = if matching { numbers.one_of([6, 6, 6, 17]) } else { 47 };
-        (source, destination, numbers.below(65_536) as u16, numbers.below(65_536) as u16, protocol)
+        let protocol = if matching { one_of(&mut random, [6, 6, 6, 17]) } else { 47 };
+        (source, destination, random.u32(0..65_536) as u16, random.u32(0..65_536) as u16, protocol)
     };
     (0..PACKETS).map(packet).collect()
 }
@@ -229,12 +221,12 @@ impl Case for Admit {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let mut numbers = Numbers(3);
+        let mut random = Rng::with_seed(3);
         let mut group = || {
             let rule = |at| {
-                let ports = Ports::one(numbers.below(2_000) as u16);
-                let prefix = Prefix::new(address((NET | numbers.below(HOSTS)) & 0xffff_ff00, false), 24);
-                let member = GroupPeer::Group(SecurityGroupId(numbers.below(100)));
+                let ports = Ports::one(random.u32(0..2_000) as u16);
+                let prefix = Prefix::new(address((NET | random.u32(0..HOSTS)) & 0xffff_ff00, false), 24);
+                let member = GroupPeer::Group(SecurityGroupId(random.u32(0..100)));
                 let peer = if at % 2 == 0 { member } else { prefix.map_or(GroupPeer::Any, GroupPeer::Prefix) };
                 GroupRule { peer, service: Service::tcp(ports) }
             };

@@ -1,6 +1,6 @@
 //! What the gateway's tables and tiers are to reach, each on one core.
 
-use super::report::Measurement;
+use super::report::CaseMeasurement;
 
 /// A figure that is to be reached.
 #[derive(Clone, Copy, Debug)]
@@ -69,20 +69,20 @@ pub const BARS: &[Bar] = &[
 
 /// Of a flow's case: how its packets' time compares with that of a loop that does nothing else, on the same machine at
 /// the same time.
-const BESIDE: &str = "times the bare loop's";
+const OVER_BARE: &str = "times the bare loop's";
 
 /// A figure of a case that was measured.
-fn figure_of(measurements: &[Measurement], case: &str, metric: &str) -> Option<f64> {
+fn figure_of(measurements: &[CaseMeasurement], case: &str, metric: &str) -> Option<f64> {
     let found = measurements.iter().find(|found| found.case == case)?;
     match metric {
-        "rate" => Some(1e9 / found.spread().0),
+        "rate" => Some(1e9 / found.nanos.median()),
         name => found.figures.iter().find(|(metric, ..)| *metric == name).map(|(.., value)| *value),
     }
 }
 
 impl Bar {
     /// What became of it.
-    pub fn outcome(&self, measurements: &[Measurement]) -> Outcome {
+    pub fn outcome(&self, measurements: &[CaseMeasurement]) -> Outcome {
         match (figure_of(measurements, self.case, self.metric), self.wanted) {
             (None, _) => Outcome::NotMeasured,
             (Some(figure), Wanted::AtLeast(least)) if figure >= least => Outcome::Met(figure),
@@ -92,7 +92,7 @@ impl Bar {
     }
 
     /// A line for people.
-    pub fn line(&self, measurements: &[Measurement]) -> String {
+    pub fn line(&self, measurements: &[CaseMeasurement]) -> String {
         let (unit, divisor) = self.unit;
         let (sign, bound) = match self.wanted {
             Wanted::AtLeast(least) => ("≥", least),
@@ -103,10 +103,10 @@ impl Bar {
             Outcome::Missed(figure) => format!("MISSED: {:.1} {unit}", figure / divisor),
             Outcome::NotMeasured => "not measured".to_owned(),
         };
-        let beside = (self.metric == "hit-rate").then(|| figure_of(measurements, self.case, BESIDE)).flatten();
-        let beside = beside.map_or(String::new(), |times| format!(", {times:.2} times the bare loop's time"));
+        let over_bare = (self.metric == "hit-rate").then(|| figure_of(measurements, self.case, OVER_BARE)).flatten();
+        let over_bare = over_bare.map_or(String::new(), |times| format!(", {times:.2} times the bare loop's time"));
         let what = format!("{}: {}", self.case, self.metric);
-        format!("{what:<68} {sign} {:>6} {unit:<4} {became}{beside}", bound / divisor)
+        format!("{what:<68} {sign} {:>6} {unit:<4} {became}{over_bare}", bound / divisor)
     }
 }
 
@@ -126,15 +126,21 @@ mod tests {
     #[test]
     fn a_bar_is_met_missed_or_not_measured() {
         let bar = at_least("a", "rate", 2e6, MILLION);
-        let of = |nanos| vec![Measurement { case: "a".into(), nanos: vec![nanos], figures: vec![("b", "1", 3.0)] }];
+        let of = |nanos| {
+            vec![CaseMeasurement {
+                case: "a".into(),
+                nanos: [nanos].into_iter().collect(),
+                figures: vec![("b", "1", 3.0)],
+            }]
+        };
         assert_eq!(bar.outcome(&of(250.0)), Outcome::Met(4e6));
         assert_eq!(bar.outcome(&of(1000.0)), Outcome::Missed(1e6));
         assert_eq!(bar.outcome(&[]), Outcome::NotMeasured);
         assert_eq!(at_most("a", "b", 3.0, ("", 1.0)).outcome(&of(1.0)), Outcome::Met(3.0));
         assert!(bar.line(&of(1000.0)).contains("MISSED: 1.0 M/s"), "{}", bar.line(&of(1000.0)));
         let hit = at_least("a", "hit-rate", 4e7, MILLION);
-        let figures = vec![("hit-rate", "1/s", 5e7), (BESIDE, "x", 1.5)];
-        let told = hit.line(&[Measurement { case: "a".into(), nanos: vec![20.0], figures }]);
-        assert!(told.ends_with("met: 50.0 M/s, 1.50 times the bare loop's time"), "{told}");
+        let figures = vec![("hit-rate", "1/s", 5e7), (OVER_BARE, "x", 1.5)];
+        let line = hit.line(&[CaseMeasurement { case: "a".into(), nanos: [20.0].into_iter().collect(), figures }]);
+        assert!(line.ends_with("met: 50.0 M/s, 1.50 times the bare loop's time"), "{line}");
     }
 }

@@ -2,11 +2,11 @@
 
 use std::hint::black_box;
 
+use fastrand::Rng;
 use softdpu_vpc::policy::conntrack::{
     Config, ConnectionId, Conntrack, Content, Direction, Key, Look, Segment, TcpHeader, Timeouts, Zone,
 };
 
-use super::acl::Numbers;
 use super::{Case, Load};
 
 const SYN: u8 = 0x02;
@@ -18,8 +18,8 @@ const SECOND: u64 = 1_000_000_000;
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
     let mut cases: Vec<Box<dyn Case>> = Vec::new();
     for (connections, size) in [(64_000, "64 k"), (1_000_000, "1 M")] {
-        for what in [What::Look, What::Follow, What::Touch] {
-            cases.push(Box::new(Known { connections, size, what }));
+        for what in [Operation::Look, Operation::Follow, Operation::Touch] {
+            cases.push(Box::new(Established { connections, size, what }));
         }
     }
     cases.push(Box::new(Flood));
@@ -74,24 +74,24 @@ fn establish(table: &mut Conntrack, number: u32) -> Result<ConnectionId, String>
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum Operation {
     Look,
     Follow,
     Touch,
 }
 
-struct Known {
+struct Established {
     connections: u32,
     size: &'static str,
-    what: What,
+    what: Operation,
 }
 
-impl Case for Known {
+impl Case for Established {
     fn name(&self) -> String {
         let what = match self.what {
-            What::Look => "a segment",
-            What::Follow => "a segment whose connection a flow knows",
-            What::Touch => "kept alive by its flow",
+            Operation::Look => "a segment",
+            Operation::Follow => "a segment whose connection a flow knows",
+            Operation::Touch => "kept alive by its flow",
         };
         format!("conntrack: {what}, of {}", self.size)
     }
@@ -99,31 +99,31 @@ impl Case for Known {
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
         let mut table = table(self.connections);
         let handles = (0..self.connections).map(|number| establish(&mut table, number)).collect::<Result<_, _>>()?;
-        Ok(Box::new(Knowing { table, handles, what: self.what, numbers: Numbers(5), ended: Vec::new() }))
+        Ok(Box::new(Following { table, handles, what: self.what, random: Rng::with_seed(5), ended: Vec::new() }))
     }
 }
 
-struct Knowing {
+struct Following {
     table: Conntrack,
     handles: Vec<ConnectionId>,
-    what: What,
-    numbers: Numbers,
+    what: Operation,
+    random: Rng,
     ended: Vec<softdpu_vpc::policy::conntrack::Ended>,
 }
 
-impl Load for Knowing {
+impl Load for Following {
     fn run(&mut self, operations: u64) -> u64 {
         let mut passed = 0;
         for _ in 0..operations {
-            let number = self.numbers.below(self.handles.len() as u32);
+            let number = self.random.u32(0..self.handles.len() as u32);
             let handle = self.handles[number as usize];
             let segment = || segment(number, Direction::Reply, ACK, 1, 1);
             match self.what {
-                What::Look => passed += u64::from(self.table.look(&segment(), SECOND, &mut self.ended).is_ok()),
-                What::Follow => {
+                Operation::Look => passed += u64::from(self.table.look(&segment(), SECOND, &mut self.ended).is_ok()),
+                Operation::Follow => {
                     passed += u64::from(self.table.follow(handle, &segment(), SECOND, &mut self.ended).is_ok());
                 }
-                What::Touch => passed += u64::from(self.table.touch(handle, SECOND)),
+                Operation::Touch => passed += u64::from(self.table.touch(handle, SECOND)),
             }
         }
         black_box(passed);

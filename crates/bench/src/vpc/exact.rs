@@ -1,4 +1,4 @@
-//! Exact matches of addresses: who has one, and on which node (VM-to-node entries).
+//! Exact matches of addresses: the endpoint that has one, and its node (VM-to-node entries).
 
 use std::net::{IpAddr, Ipv4Addr};
 

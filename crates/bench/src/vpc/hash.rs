@@ -11,11 +11,11 @@ use crate::scratch::Folder;
 const PROGRAM: &str = "dpdk-test";
 /// It begins with this test, and goes on to others, which are not waited for.
 const TEST: &str = "hash_perf_autotest";
-/// It tells nothing before it has measured ten sizes of keys, with and without their hash and data: one to two minutes.
+/// It prints nothing before it has measured ten sizes of keys, with and without their hash and data: one to two minutes.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Writes lines as they come: into a file it would keep them back until there are 4 KiB, which are two of its tables.
 const BY_LINES: (&str, &str) = ("stdbuf", "--output=L");
-/// Bytes of the key whose figures are told.
+/// Bytes of the key of the figures that are taken.
 const KEY: &str = "16";
 
 /// What it finds, in cycles of the time-stamp counter.
@@ -30,9 +30,13 @@ pub(super) fn peers(cpu: usize) -> Result<Vec<Peer>, String> {
     let mut server =
         Server::start(PROGRAM, &starter, &arguments, folder.path(), Some(cpu)).map_err(|error| error.to_string())?;
     let log = folder.path().join(format!("{PROGRAM}.log"));
-    let told = server.within(LIMIT, "its figures", || figures(&std::fs::read_to_string(&log).ok()?));
-    let told = told.map_err(|error| error.to_string())?;
-    Ok(vec![Peer { subject: PROGRAM.to_owned(), case: format!("exact: rte_hash, keys of {KEY} bytes"), figures: told }])
+    let found = server.within(LIMIT, "its figures", || figures(&std::fs::read_to_string(&log).ok()?));
+    let found = found.map_err(|error| error.to_string())?;
+    Ok(vec![Peer {
+        subject: PROGRAM.to_owned(),
+        case: format!("exact: rte_hash, keys of {KEY} bytes"),
+        figures: found,
+    }])
 }
 
 /// Cycles of its first table, once the next has begun: keys whose hash is computed with the look-up.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a topic's cases()  ──▶ Case::prepare ──▶ Load::run, in rounds ──▶ Report: table, JSON lines
-//!   a topic's peers()  ──▶ the figures of other people's programs for the same, where they are installed
+//!   a topic's peers()  ──▶ the figures of other programs for the same, where they are installed
 //! ```
 //!
 //! Nothing here moves a packet: rings and sockets are measured by [`net`](crate::net).
@@ -20,7 +20,7 @@ pub mod report;
 use softdpu_sys::clock;
 
 use crate::side_by_side::on_cpu;
-use report::{Measurement, Report};
+use report::{CaseMeasurement, VpcReport};
 
 /// Something that is measured.
 pub trait Case: Send + Sync {
@@ -39,31 +39,31 @@ pub trait Load {
     /// Does about `operations` operations (it may go on to the end of a batch) and returns how many it did.
     fn run(&mut self, operations: u64) -> u64;
 
-    /// What else is to be told at the end: metric, unit, value. Bytes for an entry, quantiles of single operations.
+    /// What else was measured: metric, unit, value. Bytes for an entry, quantiles of single operations.
     fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
         Vec::new()
     }
 }
 
-/// A figure of somebody else's program.
+/// Figures of a program that is compared with.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Which program.
+    /// The program.
     pub subject: String,
-    /// In which case, as it calls it.
+    /// The case, as the program calls it.
     pub case: String,
     /// Metric, unit, value.
     pub figures: Vec<(&'static str, &'static str, f64)>,
 }
 
-/// Runs programs on a CPU and tells what they found.
+/// Runs programs on a CPU, and gives what they found.
 type Peers = fn(cpu: usize) -> Result<Vec<Peer>, String>;
 
 /// A part of the gateway.
 struct Topic {
     name: &'static str,
     cases: fn() -> Vec<Box<dyn Case>>,
-    /// Runs other people's programs. An error is why there is nothing to compare with.
+    /// Runs other programs. An error is why there is nothing to compare with.
     peers: Option<Peers>,
 }
 
@@ -90,7 +90,7 @@ pub struct Plan {
     pub seconds: f64,
     /// The core.
     pub cpu: usize,
-    /// Other people's programs too.
+    /// Other programs too.
     pub peers: bool,
 }
 
@@ -99,16 +99,16 @@ pub fn topics() -> impl Iterator<Item = &'static str> {
     TOPICS.iter().map(|topic| topic.name)
 }
 
-/// Measures what `plan` says; `progress` is told the name of each case before it runs.
+/// Measures what `plan` says; `progress` gets the name of each case before it runs.
 ///
 /// # Errors
 /// A sentence for the user: no such topic, no such case, a CPU that can't be used.
-pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, String> {
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<VpcReport, String> {
     if let Some(unknown) = plan.topics.iter().find(|name| !topics().any(|topic| topic == **name)) {
         let known: Vec<_> = topics().collect();
         return Err(format!("there is no topic {unknown}: expected one of {}", known.join(", ")));
     }
-    let mut report = Report::new(clock::ticks_per_nanosecond());
+    let mut report = VpcReport::new(clock::ticks_per_nanosecond());
     for topic in
         TOPICS.iter().filter(|topic| plan.topics.is_empty() || plan.topics.iter().any(|name| name == topic.name))
     {
@@ -134,7 +134,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, String
 }
 
 /// One case in its rounds. How many operations make a round is found by trying.
-fn measure(plan: &Plan, case: &dyn Case) -> Result<Measurement, String> {
+fn measure(plan: &Plan, case: &dyn Case) -> Result<CaseMeasurement, String> {
     let mut load = case.prepare()?;
     let wanted = plan.seconds * 1e9;
     let mut operations = 64;
@@ -157,7 +157,7 @@ fn measure(plan: &Plan, case: &dyn Case) -> Result<Measurement, String> {
             nanos / done as f64
         })
         .collect();
-    Ok(Measurement { case: case.name(), nanos, figures: load.figures() })
+    Ok(CaseMeasurement { case: case.name(), nanos, figures: load.figures() })
 }
 
 #[cfg(test)]
@@ -171,14 +171,14 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_measured_and_nothing_else() {
-        let mut told = Vec::new();
-        let report = run(&plan(&["exact"], "64 k"), |name| told.push(name.to_owned())).unwrap();
-        assert_eq!(report.measurements.iter().map(|found| found.case.clone()).collect::<Vec<_>>(), told);
-        assert!(told.iter().all(|name| name.contains("64 k")) && !told.is_empty());
+        let mut named = Vec::new();
+        let report = run(&plan(&["exact"], "64 k"), |name| named.push(name.to_owned())).unwrap();
+        assert_eq!(report.measurements.iter().map(|found| found.case.clone()).collect::<Vec<_>>(), named);
+        assert!(named.iter().all(|name| name.contains("64 k")) && !named.is_empty());
         let mut json = Vec::new();
         report.write_json(&mut json).unwrap();
         let lines = String::from_utf8(json).unwrap();
-        assert!(lines.contains(r#""metric":"rate""#) && report.table().contains(&told[0]), "{lines}");
+        assert!(lines.contains(r#""metric":"rate""#) && report.table().contains(&named[0]), "{lines}");
     }
 
     #[test]

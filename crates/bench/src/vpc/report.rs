@@ -3,44 +3,40 @@
 use std::fmt::Write as _;
 use std::io;
 
+use softdpu_plot::Table;
+
 use super::Peer;
 use super::bars::{BARS, Outcome};
-use crate::side_by_side::{Figure, rate, spread};
+use crate::samples::{Samples, Spread};
+use crate::side_by_side::{Figure, rate};
 
 /// One case.
 #[derive(Clone, Debug)]
-pub struct Measurement {
+pub struct CaseMeasurement {
     /// Its name.
     pub case: String,
-    /// Nanoseconds for an operation, round by round.
-    pub nanos: Vec<f64>,
+    /// Nanoseconds for an operation.
+    pub nanos: Samples,
     /// Metric, unit, value.
     pub figures: Vec<(&'static str, &'static str, f64)>,
 }
 
-impl Measurement {
-    /// Nanoseconds for an operation: median, least, most.
-    pub fn spread(&self) -> (f64, f64, f64) {
-        spread(&self.nanos)
-    }
-}
-
 /// Everything that was measured.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct VpcReport {
     /// Ticks of the processor's time-stamp counter in a nanosecond: what cycles are counted in.
     pub ticks: Option<f64>,
     /// Case by case.
-    pub measurements: Vec<Measurement>,
-    /// Other people's programs.
+    pub measurements: Vec<CaseMeasurement>,
+    /// Other programs.
     pub peers: Vec<Peer>,
     /// What was not measured, and why.
     pub left_out: Vec<(String, String)>,
 }
 
-impl Report {
-    pub(super) fn new(ticks: Option<f64>) -> Report {
-        Report { ticks, measurements: Vec::new(), peers: Vec::new(), left_out: Vec::new() }
+impl VpcReport {
+    pub(super) fn new(ticks: Option<f64>) -> VpcReport {
+        VpcReport { ticks, measurements: Vec::new(), peers: Vec::new(), left_out: Vec::new() }
     }
 
     /// One JSON object a line.
@@ -52,7 +48,7 @@ impl Report {
             Figure { bench: "vpc", subject, case, metric, unit, value }.write(to)
         };
         for measurement in &self.measurements {
-            let (median, least, most) = measurement.spread();
+            let Spread { median, least, most } = measurement.nanos.spread();
             let case = &measurement.case;
             // Most time is least rate.
             for (metric, nanos) in [("rate", median), ("rate-min", most), ("rate-max", least)] {
@@ -88,24 +84,20 @@ impl Report {
         let mut out = String::new();
         let cycles = self.ticks.map(|ticks| format!("; a cycle is one of {ticks:.2} GHz, the time-stamp counter's"));
         let _ = writeln!(out, "one core{}\n", cycles.unwrap_or_default());
-        let _ = writeln!(out, "{:<52} {:>12} {:>27} {:>9} {:>8}", "case", "median", "min - max", "ns", "cycles");
+        let mut table = Table::new(["case", "median>", "min - max>", "ns>", "cycles>"]);
         for measurement in &self.measurements {
-            let (median, least, most) = measurement.spread();
+            let Spread { median, least, most } = measurement.nanos.spread();
             let range = format!("{} - {}", rate(1e9 / most), rate(1e9 / least));
             let cycles = self.ticks.map_or("-".to_owned(), |ticks| format!("{:.0}", median * ticks));
-            let _ = writeln!(
-                out,
-                "{:<52} {:>12} {range:>27} {median:>9.1} {cycles:>8}",
-                measurement.case,
-                rate(1e9 / median)
-            );
-            figures(&mut out, &measurement.figures);
+            let time = format!("{median:.1}");
+            table.row(vec![measurement.case.clone(), rate(1e9 / median), range, time, cycles]);
+            figures(&mut table, &measurement.figures);
         }
         for peer in &self.peers {
-            let _ = writeln!(out, "{}: {}", peer.subject, peer.case);
-            figures(&mut out, &peer.figures);
+            table.line(format!("{}: {}", peer.subject, peer.case));
+            figures(&mut table, &peer.figures);
         }
-        let _ = writeln!(out, "\nbars");
+        let _ = writeln!(out, "{table}\nbars");
         for bar in BARS {
             let _ = writeln!(out, "    {}", bar.line(&self.measurements));
         }
@@ -116,13 +108,13 @@ impl Report {
     }
 }
 
-fn figures(out: &mut String, figures: &[(&'static str, &'static str, f64)]) {
+fn figures(table: &mut Table, figures: &[(&'static str, &'static str, f64)]) {
     for (metric, unit, value) in figures {
         let (unit, decimals) = match *unit {
             "1" => ("", 1),
             unit @ ("x" | "%") => (unit, 2),
             unit => (unit, 1),
         };
-        let _ = writeln!(out, "    {metric:<40} {value:>12.decimals$} {unit}");
+        table.line(format!("    {metric:<40} {value:>12.decimals$} {unit}").trim_end().to_owned());
     }
 }

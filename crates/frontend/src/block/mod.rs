@@ -191,6 +191,14 @@ impl BlockFrontEnd {
     ///
     /// # Panics
     /// Where there is no such queue.
+    pub fn queue(&self, index: usize) -> &BlockQueue {
+        &self.queues[index]
+    }
+
+    /// Queue `index`, to be used.
+    ///
+    /// # Panics
+    /// Where there is no such queue.
     pub fn queue_mut(&mut self, index: usize) -> &mut BlockQueue {
         &mut self.queues[index]
     }

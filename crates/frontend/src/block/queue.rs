@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFd;
 use softdpu_device::block::abi::{feature, request};
 use softdpu_memory::{GuestAddress, GuestBuffer, View, Window};
 use softdpu_ring::driver::{Driver, Piece};
@@ -289,6 +290,22 @@ impl BlockQueue {
     /// Disables notifications.
     pub fn disarm(&mut self) {
         self.queue.driver.disarm();
+    }
+
+    /// Accounts for `completed` requests and keeps notifications disabled, for a driver that polls.
+    #[inline]
+    pub fn keep_quiet(&mut self, completed: usize) {
+        self.queue.keep_quiet(completed);
+    }
+
+    /// Takes a pending notification and counts it.
+    pub fn take_notification(&mut self) {
+        self.queue.take_notification();
+    }
+
+    /// The entry for poll(2) that waits for a notification.
+    pub fn poll_fd(&self) -> PollFd<'_> {
+        self.queue.poll_fd()
     }
 
     /// The first `len` bytes of the data buffer of `tag`.

@@ -1,10 +1,11 @@
 //! Where frames arrive.
 
+use std::borrow::BorrowMut;
+
 use rustix::event::PollFd;
 
-use super::frames::Load;
 use crate::net::{CorruptFrame, FrameReceiver};
-use crate::{FrontEndError, NetFrontEnd};
+use crate::{Frames, FrontEndError, NetFrontEnd};
 
 /// What a load needs of the place where its frames arrive.
 pub trait FrameSink {
@@ -31,27 +32,27 @@ pub trait FrameSink {
     fn woken(&mut self);
 }
 
-/// The receiving guest.
-pub struct GuestSink<'a> {
-    port: &'a mut NetFrontEnd,
+/// The receiving guest. `P` owns or borrows its port.
+pub struct GuestSink<P> {
+    port: P,
     receiver: FrameReceiver,
 }
 
-impl<'a> GuestSink<'a> {
-    /// Makes the buffers of a port without a frame available.
+impl<P: BorrowMut<NetFrontEnd>> GuestSink<P> {
+    /// Makes `size` buffers of a port without a frame available.
     ///
     /// # Errors
     /// As [`FrameReceiver::new`].
-    pub fn new(port: &'a mut NetFrontEnd, load: &Load) -> Result<Self, FrontEndError> {
-        let receiver = FrameReceiver::new(port, load.queue_size, load.frames)?;
+    pub fn new(mut port: P, size: u16, frames: Frames) -> Result<Self, FrontEndError> {
+        let receiver = FrameReceiver::new(port.borrow_mut(), size, frames)?;
         Ok(GuestSink { port, receiver })
     }
 }
 
-impl FrameSink for GuestSink<'_> {
+impl<P: BorrowMut<NetFrontEnd>> FrameSink for GuestSink<P> {
     #[inline(always)]
     fn take(&mut self, most: usize) -> Result<usize, CorruptFrame> {
-        self.receiver.take(&mut self.port.receive, most)
+        self.receiver.take(&mut self.port.borrow_mut().receive, most)
     }
 
     fn received(&self) -> (u64, u64) {
@@ -66,23 +67,25 @@ impl FrameSink for GuestSink<'_> {
     fn write_off(&mut self, _sent: u64) {}
 
     fn signals(&self) -> (u64, u64) {
-        (self.port.receive.kicks(), self.port.receive.interrupts())
+        let receive = &self.port.borrow().receive;
+        (receive.kicks(), receive.interrupts())
     }
 
     fn kick(&mut self) {
-        self.port.receive.kick();
+        self.port.borrow_mut().receive.kick();
     }
 
     fn arm(&mut self) -> bool {
-        self.port.receive.driver.arm()
+        self.port.borrow_mut().receive.driver.arm()
     }
 
     fn poll_fd(&self) -> PollFd<'_> {
-        self.port.receive.poll_fd()
+        self.port.borrow().receive.poll_fd()
     }
 
     fn woken(&mut self) {
-        self.port.receive.take_notification();
-        self.port.receive.driver.disarm();
+        let receive = &mut self.port.borrow_mut().receive;
+        receive.take_notification();
+        receive.driver.disarm();
     }
 }

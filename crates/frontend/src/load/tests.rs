@@ -9,8 +9,9 @@ use softdpu_memory::GuestBuffer;
 use softdpu_ring::{Chain, Format, Position, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::ProtocolFeatures;
 
+use super::LoadError;
 use super::Waiting;
-use super::frames::{Load, LoadError, Outcome, run};
+use super::frames::{FrameLoad, FrameOutcome, run};
 use crate::net::CorruptFrame;
 use crate::{Frames, GuestMemory, NegotiatedFeatures, NetFrontEnd, NetOptions, Station};
 
@@ -36,10 +37,10 @@ struct Wire {
     carried: u64,
 }
 
-fn load(frames: Frames, waiting: Waiting) -> Load {
+fn load(frames: Frames, waiting: Waiting) -> FrameLoad {
     let duration = Duration::from_millis(30);
     let warm_up = Duration::from_millis(5);
-    Load {
+    FrameLoad {
         frames,
         flows: 4,
         from: Station::A,
@@ -117,7 +118,7 @@ impl Wire {
 }
 
 /// Runs `load` over a wire.
-fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outcome, LoadError> {
+fn over_wire(load: &FrameLoad, format: Format, fate: fn(u64) -> Fate) -> Result<FrameOutcome, LoadError> {
     let features = feature::RING_EVENT_IDX | feature::MRG_RXBUF;
     let negotiated = NegotiatedFeatures { features, offered: features, protocol: ProtocolFeatures::NONE };
     let port = |memory| {
@@ -154,8 +155,9 @@ fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outco
 }
 
 /// The same until at least so many frames have arrived: thirty milliseconds may be none on a busy machine.
-fn enough_over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate, least: u64) -> Outcome {
-    let found = (0..50).map(|_| over_wire(load, format, fate).unwrap()).find(|outcome| outcome.frames > least);
+fn enough_over_wire(load: &FrameLoad, format: Format, fate: fn(u64) -> Fate, least: u64) -> FrameOutcome {
+    let found =
+        (0..50).map(|_| over_wire(load, format, fate).unwrap()).find(|outcome| outcome.received.requests > least);
     found.unwrap_or_else(|| panic!("never more than {least} frames"))
 }
 
@@ -174,7 +176,7 @@ fn every_frame_that_is_sent_is_counted_once_whatever_the_ring_and_the_waiting() 
             for (frames, least) in [(Frames::Smallest, 0), (Frames::Imix, 50), (Frames::Mtu, 0), (Frames::Tso, 0)] {
                 let outcome = enough_over_wire(&load(frames, waiting), format, |_| Fate::Arrives, least);
                 assert_eq!(outcome.lost, 0, "{frames} {format:?} {waiting}");
-                let mean = outcome.bytes as f64 / outcome.frames as f64;
+                let mean = outcome.bytes as f64 / outcome.received.requests as f64;
                 // A measurement may end within a round of the mix.
                 assert!((mean / frames.mean() - 1.0).abs() < 0.2, "{frames}: {mean} bytes a frame");
             }
@@ -197,7 +199,7 @@ fn a_load_goes_on_after_all_its_frames_were_lost() {
     let mut load = load(Frames::Smallest, Waiting::Polling);
     (load.warm_up, load.duration) = (Duration::ZERO, Duration::from_millis(300));
     let outcome = over_wire(&load, Format::Split, outage).unwrap();
-    assert!(outcome.lost == 200 && outcome.frames > 200, "{outcome:?}");
+    assert!(outcome.lost == 200 && outcome.received.requests > 200, "{outcome:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use softdpu_api::DeviceArgs;
 use softdpu_site::{Bytes, Device, DeviceKind, Network, NetworkPort};
 
-/// Who is going to attach the device.
+/// The program that is to attach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `qemu-system-*` on a command line.
@@ -66,7 +66,7 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// KVM where `device`, which is `/dev/kvm`, can be opened for reading and writing. Only starting a guest tells
+    /// KVM where `device`, which is `/dev/kvm`, can be opened for reading and writing. Only starting a guest shows
     /// more.
     pub fn of(device: &Path) -> Accel {
         match std::fs::OpenOptions::new().read(true).write(true).open(device) {

@@ -27,7 +27,7 @@ pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: B
         // A vector for each queue, one for the control queue and one for changes of the configuration.
         device.push_str(&format!(",mq=on,vectors={}", 2 * queues + 2));
     }
-    // Said always: where it is told nothing QEMU 7.2 makes both queues 256 long, QEMU 10 the transmit queue 1024.
+    // Always given: without them QEMU 7.2 makes both queues 256 long, QEMU 10 the transmit queue 1024.
     let size = net.queue_size.min(LARGEST_NET_QUEUE);
     device.push_str(&format!(",rx_queue_size={size},tx_queue_size={size}"));
     if net.packed {

@@ -20,7 +20,7 @@ ip link set dev {interface} address {}{mtu} up
         let subnet = network.and_then(|network| network.subnet_of(*address));
         let own = if address.is_ipv4() { 32 } else { 128 };
         let length = subnet.map_or(own, |subnet| subnet.prefix.prefix_len());
-        // softdpu has made sure already that nobody else has the address.
+        // softdpu has made sure already that no other device has the address.
         let nodad = if address.is_ipv6() { " nodad" } else { "" };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "ip address add {address}/{length} dev {interface}{nodad}");

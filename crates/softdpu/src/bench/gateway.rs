@@ -3,9 +3,7 @@
 use clap::{Args, ValueEnum};
 use softdpu_bench::gateway::{self, Between, Plan};
 
-use crate::output::print;
-
-use super::{print_json, this_program};
+use super::{Cpus, Form, this_program};
 
 /// `softdpu bench gateway`
 #[derive(Debug, Args)]
@@ -23,15 +21,10 @@ pub struct Gateway {
     /// UDP flows the frames belong to
     #[arg(long, default_value_t = 64)]
     flows: u16,
-    /// CPU of both ends
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    client_cpu: usize,
-    /// CPU of softdpu
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    server_cpu: usize,
-    /// Print one JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    cpus: Cpus,
+    #[command(flatten)]
+    output: Form,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -42,7 +35,7 @@ enum Ends {
 
 /// Runs it; the error is a sentence for the user.
 pub fn execute(options: &Gateway) -> Result<(), String> {
-    let Gateway { packets, probe, flows, client_cpu, server_cpu, .. } = *options;
+    let Gateway { packets, probe, flows, cpus: Cpus { client_cpu, server_cpu }, output, .. } = *options;
     if packets == 0 || probe == 0 || flows == 0 {
         return Err("--packets, --probe and --flows have to be at least 1".to_owned());
     }
@@ -52,8 +45,5 @@ pub fn execute(options: &Gateway) -> Result<(), String> {
     };
     let plan = Plan { program: this_program()?, between, packets, flows, probe, client_cpu, server_cpu };
     let report = gateway::run(&plan, |step| eprintln!("{step}")).map_err(|error| error.to_string())?;
-    if options.json {
-        return print_json(|to| report.write_json(to));
-    }
-    print(&report.table())
+    output.show(|to| report.write_json(to), || report.table())
 }

@@ -4,28 +4,26 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use softdpu_bench::net::comparison::{self, Plan};
-use softdpu_bench::net::report::{Report, Route};
+use softdpu_bench::net::report::{self, NetReport, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
 use softdpu_frontend::{Format, Frames};
 
-use crate::output::print;
-
-use super::{Client, Frame, Turns, print_json, seconds, this_program, with_progress};
+use super::{Client, Frame, Turns, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
 #[derive(Debug, Args)]
 pub struct Net {
-    /// Who is measured: `softdpu`, `testpmd`, or the sender's and the receiver's vhost-user-net sockets as A,B, also as
+    /// What is measured: `softdpu`, `testpmd`, or the sender's and the receiver's vhost-user-net sockets as A,B, also as
     /// NAME=A,B. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
-    /// Whom the subjects are compared with, named like a subject; `none`: nobody
+    /// What the subjects are compared with, named like a subject; `none`: nothing
     #[arg(long, value_name = "SUBJECT", default_value = "testpmd")]
     peer: String,
     /// Where frames go: to another guest, or out of an interface to another host. The underlay's wire is a veth pair in
     /// a network namespace that is made for it, which takes root
     #[arg(long, value_enum, value_delimiter = ',', default_value = "guest,underlay")]
-    route: Vec<To>,
+    route: Vec<Destination>,
     /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of
     /// 1500 bytes; or TCP frames of 44 segments of 1460 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64,imix,1500,64k")]
@@ -50,7 +48,7 @@ pub struct Net {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum Destination {
     Guest,
     Underlay,
 }
@@ -68,7 +66,7 @@ pub fn execute(options: &Net) -> Result<(), String> {
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
     // Before anything is printed, which may be read no further than its beginning.
     if let Some(path) = &options.plot {
-        report.draw(path).map_err(|error| error.to_string())?;
+        report::draw(&report, path).map_err(|error| error.to_string())?;
     }
     show(options, &plan, &report)
 }
@@ -93,8 +91,8 @@ fn plan(options: &Net) -> Result<Plan, String> {
             .route
             .iter()
             .map(|to| match to {
-                To::Guest => Route::Guest,
-                To::Underlay => Route::Underlay,
+                Destination::Guest => Route::Guest,
+                Destination::Underlay => Route::Underlay,
             })
             .collect(),
         frames: options.frame.iter().map(|frame| Frames::from(*frame)).collect(),
@@ -105,29 +103,35 @@ fn plan(options: &Net) -> Result<Plan, String> {
             Layout::Both => vec![Format::Split, Format::Packed],
         },
         queue_size: options.queue_size,
-        clients: options.client.ways(),
+        clients: options.client.cases(),
         rounds: options.turns.rounds,
         duration: seconds(options.turns.seconds)?,
-        client_cpu: options.turns.client_cpu,
-        server_cpu: options.turns.server_cpu,
+        client_cpu: options.turns.cpus.client_cpu,
+        server_cpu: options.turns.cpus.server_cpu,
     })
 }
 
-fn show(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
-    if options.turns.json {
+fn show(options: &Net, plan: &Plan, report: &NetReport) -> Result<(), String> {
+    if options.turns.output.json {
         for (subject, case, why) in &report.left_out {
             eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
         }
-        return print_json(|to| report.write_json(to));
     }
-    print(&report.table())?;
-    print(&format!(
-        "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
-         FCS;\nratio to the last subject of a case in the same round; client: what a frame costs the client itself, sent and \
-         received; queues of {}, {} flows\n",
-        plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.queue_size, plan.flows
-    ))?;
-    Ok(())
+    let text = || {
+        format!(
+            "{}\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
+             FCS;\nratio to the last subject of a case in the same round; client: what a frame costs the client itself, sent and \
+             received; queues of {}, {} flows\n",
+            report.table(),
+            plan.client_cpu,
+            plan.server_cpu,
+            plan.rounds,
+            options.turns.seconds,
+            plan.queue_size,
+            plan.flows
+        )
+    };
+    options.turns.output.show(|to| report.write_json(to), text)
 }
 
 /// The subject called `name`; none where it is a program that is not installed.

@@ -4,14 +4,12 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, measure};
+use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, TenantsReport, measure};
 use softdpu_bench::tenants::decision;
 use softdpu_frontend::{Frames, Transfer};
 use softdpu_site::MacAddress;
 
-use crate::output::print;
-
-use super::{Frame, Turns, print_json, seconds, this_program, with_progress};
+use super::{Frame, Turns, seconds, this_program, with_progress};
 
 /// `softdpu bench tenants`
 #[derive(Debug, Args)]
@@ -22,7 +20,7 @@ pub struct Tenants {
     /// What tenants do, one case each: requests at disks; frames between two interfaces; every other tenant the one,
     /// the others the other; or frames through real-time analytics, a flow monitor, a router, a firewall
     #[arg(long, value_enum, value_delimiter = ',', default_value = "block")]
-    load: Vec<Kind>,
+    load: Vec<LoadKind>,
     /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; or IP packets of
     /// 1500 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64")]
@@ -32,7 +30,7 @@ pub struct Tenants {
     tenants: Vec<usize>,
     /// How much they want, one case each where there are several: all alike, or 4, 2, 2, 1 as in MTDA's Table IV
     #[arg(long, value_enum, value_delimiter = ',', default_value = "balanced,unbalanced")]
-    rates: Vec<Wants>,
+    rates: Vec<RatesChoice>,
     /// Schedulers, by their names in a site file; throughput is compared with the last
     #[arg(long, value_delimiter = ',', default_value = "weighted,mtda,mtda-printed,ipipe,fairnic,lognic,fcfs")]
     scheduler: Vec<String>,
@@ -56,7 +54,7 @@ enum Topic {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum LoadKind {
     Block,
     Net,
     Mixed,
@@ -64,7 +62,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Wants {
+enum RatesChoice {
     Balanced,
     Unbalanced,
 }
@@ -83,26 +81,31 @@ pub fn execute(options: &Tenants) -> Result<(), String> {
     if let Some(path) = &options.plot {
         report.draw(path).map_err(|error| error.to_string())?;
     }
-    if options.turns.json {
-        return print_json(|to| report.write_json(to));
-    }
-    print(&report.table())?;
-    print(&format!(
-        "\nclients on CPU {}, data plane on CPU {}; {} rounds of {} s taking turns, medians; requests of 4 KiB, {} in flight \
+    options.turns.output.show(|to| report.write_json(to), || text(options, &plan, &report))
+}
+
+fn text(options: &Tenants, plan: &Plan, report: &TenantsReport) -> String {
+    let mut text = format!(
+        "{}\nclients on CPU {}, data plane on CPU {}; {} rounds of {} s taking turns, medians; requests of 4 KiB, {} in flight \
          for\neach part that a tenant wants (unbalanced: 4, 2, 2, 1 and so on, which are their weights as well); mean and p99: \
          of the\ntenants' means and p99; unstdy: deviation of a tenant's rate over twentieths of the time, of its mean; burst: \
          p99 of the\nothers after the first tenant went to eight times its load, over that before; ovrhd: the core's busy time a \
          request,\nbeside that with fcfs; ratio: throughput to the last scheduler of a case\n",
-        plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.depth
-    ))?;
+        report.table(),
+        plan.client_cpu,
+        plan.server_cpu,
+        plan.rounds,
+        options.turns.seconds,
+        plan.depth
+    );
     let verdicts = report.verdicts();
     if !verdicts.is_empty() {
-        print("\nweighted:\n")?;
+        text.push_str("\nweighted:\n");
     }
     for verdict in verdicts {
-        print(&format!("  {verdict}\n"))?;
+        text.push_str(&format!("  {verdict}\n"));
     }
-    Ok(())
+    text
 }
 
 fn plan(options: &Tenants) -> Result<Plan, String> {
@@ -115,10 +118,10 @@ fn plan(options: &Tenants) -> Result<Plan, String> {
                 );
             }
             let load = match kind {
-                Kind::Block => Load::Block,
-                Kind::Net => Load::Net(frames),
-                Kind::Mixed => Load::Mixed(frames),
-                Kind::Functions => Load::Functions(frames),
+                LoadKind::Block => Load::Block,
+                LoadKind::Net => Load::Net(frames),
+                LoadKind::Mixed => Load::Mixed(frames),
+                LoadKind::Functions => Load::Functions(frames),
             };
             // Disks have no frames.
             if !loads.contains(&load) {
@@ -132,9 +135,11 @@ fn plan(options: &Tenants) -> Result<Plan, String> {
             if !(1..=1024).contains(&tenants) {
                 return Err(format!("--tenants {tenants}: expected 1 to 1024"));
             }
-            for (wants, rates) in [(Wants::Balanced, Rates::Balanced), (Wants::Unbalanced, Rates::Unbalanced)] {
+            for (wants, rates) in
+                [(RatesChoice::Balanced, Rates::Balanced), (RatesChoice::Unbalanced, Rates::Unbalanced)]
+            {
                 // One alone wants what it wants.
-                if options.rates.contains(&wants) && (tenants > 1 || wants == Wants::Balanced) {
+                if options.rates.contains(&wants) && (tenants > 1 || wants == RatesChoice::Balanced) {
                     cases.push(Case { load, tenants, rates });
                 }
             }
@@ -152,18 +157,15 @@ fn plan(options: &Tenants) -> Result<Plan, String> {
         depth: options.depth,
         rounds: options.turns.rounds,
         duration: seconds(options.turns.seconds)?,
-        client_cpu: options.turns.client_cpu,
-        server_cpu: options.turns.server_cpu,
+        client_cpu: options.turns.cpus.client_cpu,
+        server_cpu: options.turns.cpus.server_cpu,
     })
 }
 
 fn decide(options: &Tenants) -> Result<(), String> {
     let report =
-        decision::measure(options.turns.server_cpu, options.turns.rounds).map_err(|error| error.to_string())?;
-    if options.turns.json {
-        return print_json(|to| report.write_json(to));
-    }
-    print(&report.table())?;
-    print(&format!("\non CPU {}, {} rounds; {}\n", options.turns.server_cpu, options.turns.rounds, report.verdict()))?;
-    Ok(())
+        decision::measure(options.turns.cpus.server_cpu, options.turns.rounds).map_err(|error| error.to_string())?;
+    let (cpu, rounds) = (options.turns.cpus.server_cpu, options.turns.rounds);
+    let text = || format!("{}\non CPU {cpu}, {rounds} rounds; {}\n", report.table(), report.verdict());
+    options.turns.output.show(|to| report.write_json(to), text)
 }

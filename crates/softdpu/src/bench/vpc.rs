@@ -3,9 +3,7 @@
 use clap::Args;
 use softdpu_bench::vpc::{self, Plan};
 
-use crate::output::print;
-
-use super::{print_json, seconds};
+use super::{OneCpu, seconds};
 
 /// `softdpu bench vpc`
 #[derive(Debug, Args)]
@@ -13,36 +11,24 @@ pub struct Vpc {
     /// Parts of the gateway, all unless some are named
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     topic: Vec<String>,
-    /// Only cases with TEXT in their names
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    case: String,
     /// Length of one measurement
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Measurements of each case
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// The CPU
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    cpu: usize,
-    /// Leave other people's programs out
-    #[arg(long)]
-    no_peers: bool,
-    /// Print one JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    cases: OneCpu,
 }
 
 /// Runs it; the error is a sentence for the user.
 pub fn execute(options: &Vpc) -> Result<(), String> {
+    let OneCpu { case, rounds, cpu, no_peers, output } = &options.cases;
     let plan = Plan {
         topics: options.topic.clone(),
-        case: options.case.clone(),
-        rounds: options.rounds,
+        case: case.clone(),
+        rounds: *rounds,
         seconds: seconds(options.seconds)?.as_secs_f64(),
-        cpu: options.cpu,
-        peers: !options.no_peers,
+        cpu: *cpu,
+        peers: !no_peers,
     };
     let report = vpc::run(&plan, |case| eprintln!("softdpu bench: {case}"))?;
-    if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) }
+    output.show(|to| report.write_json(to), || report.table())
 }

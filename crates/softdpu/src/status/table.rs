@@ -15,13 +15,11 @@ pub use network::{ecmp_table, lookup_table, network_table};
 pub use steering::steering_table;
 
 use softdpu_api::status::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus, elapsed};
+use softdpu_plot::Table;
 use softdpu_site::Bytes;
 
 /// Columns the tables keep to: two thirds of a wide terminal, all of a narrow one.
 pub const TABLE_WIDTH: usize = 100;
-
-/// No column gets narrower than this while another is wider.
-const NARROWEST: usize = 6;
 
 /// The whole status.
 pub fn table(status: &NodeStatus) -> String {
@@ -268,48 +266,15 @@ fn on_cores(tenant: &TenantStatus) -> String {
     tenant.cores.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Lines up `rows` under `header`, cutting the widest columns until everything fits. A header that ends in `>` is flush
-/// right. Empty if there are no rows.
+/// Lines up `rows` under `header` in [`TABLE_WIDTH`] columns. A header that ends in `>` is flush right. Empty if there
+/// are no rows.
 fn layout(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    const GAP: usize = 2;
     if rows.is_empty() {
         return String::new();
     }
-    let titles = header.iter().map(|title| title.trim_end_matches('>').to_owned()).collect();
-    let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows).collect();
-    for cell in rows.iter_mut().flatten() {
-        *cell = one_line(cell);
-    }
-    let mut widths: Vec<usize> =
-        (0..header.len()).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    while widths.iter().sum::<usize>() + GAP * (widths.len() - 1) > TABLE_WIDTH {
-        match widths.iter_mut().filter(|width| **width > NARROWEST).max() {
-            Some(widest) => *widest -= 1,
-            None => break,
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for ((cell, width), title) in row.iter().zip(&widths).zip(header) {
-            let cell = cut(cell, *width);
-            if !line.is_empty() {
-                line.push_str("  ");
-            }
-            line.push_str(&if title.ends_with('>') { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
-}
-
-/// `text` in at most `width` characters; what was cut is shown as `…`.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    let mut table = Table::new(header.iter().copied());
+    rows.iter().for_each(|row| table.row(row.iter().map(|cell| one_line(cell)).collect()));
+    table.fit(TABLE_WIDTH)
 }
 
 /// Without line breaks and terminal control sequences: an error text may hold what a guest or a server sent.

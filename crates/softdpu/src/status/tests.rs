@@ -11,7 +11,7 @@ use super::table::*;
 use super::top::Top;
 
 #[test]
-fn functions_show_what_they_did_and_who_has_the_most() {
+fn functions_show_what_they_did_and_which_keys_have_the_most() {
     let text = table(&sample());
     for line in [
         "flows     monitor    vm1        3.0 k     0 B  12 flows, 40 records to 192.0.2.9:4739, 0 lost",
@@ -33,7 +33,7 @@ fn functions_show_what_they_did_and_who_has_the_most() {
     top.update(Instant::now(), Ok(sample()));
     let shown = screen(&top, 120, 60);
     let mut lines = shown.lines().skip_while(|line| !line.contains("TOP OF"));
-    assert!(lines.next().is_some_and(|line| line.contains("WHO") && line.contains("LESS BY")), "{shown}");
+    assert!(lines.next().is_some_and(|line| line.contains("KEY") && line.contains("LESS BY")), "{shown}");
     for (key, has) in [("tcp 443", "2.0 KiB"), ("udp 53", "10 B")] {
         let line = lines.next().unwrap_or_default();
         assert!(["talkers", "destination-port", key, has].iter().all(|word| line.contains(word)), "{line}\n{shown}");

@@ -227,11 +227,11 @@ fn heavy_table(rows: Vec<Vec<String>>) -> Table<'static> {
     table(rows, &header, [6, 44, 12, 9, 10, 8, 8].map(Constraint::Length))
 }
 
-/// Who has the most, in the last windows of analyses.
+/// The heaviest keys, in the last windows of analyses.
 fn heaviest_table(rows: Vec<Vec<String>>) -> Table<'static> {
     let rows =
         rows.into_iter().take(MOST_TOP).map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
-    table(rows, &["TOP OF", "BY", "WHO", "HAS", "LESS BY"], [18, 16, 44, 10, 10].map(Constraint::Length))
+    table(rows, &["TOP OF", "BY", "KEY", "HAS", "LESS BY"], [18, 16, 44, 10, 10].map(Constraint::Length))
 }
 
 fn table(

@@ -14,7 +14,7 @@ use crate::daemon::object;
 const VXLAN: u16 = 4789;
 
 /// A frame that passed `port`.
-pub struct Line<'a> {
+pub struct PacketLine<'a> {
     pub port: &'a str,
     pub packet: &'a EnhancedPacket<'a>,
     /// With Ethernet addresses.
@@ -23,7 +23,7 @@ pub struct Line<'a> {
     pub vxlan: Option<u16>,
 }
 
-impl Display for Line<'_> {
+impl Display for PacketLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EnhancedPacket { time, bytes, original, direction, lost, comments, .. } = self.packet;
         if let Some(lost) = lost {
@@ -52,7 +52,7 @@ impl Display for Line<'_> {
     }
 }
 
-impl Line<'_> {
+impl PacketLine<'_> {
     /// The same for programs.
     pub fn json(&self) -> Value {
         let EnhancedPacket { time, bytes, original, direction, lost, comments, .. } = self.packet;
@@ -82,7 +82,7 @@ impl Line<'_> {
     }
 }
 
-/// The step that a comment tells of.
+/// The step in a comment.
 fn step(comment: &str) -> Option<PathStep> {
     let (time, step) = comment.strip_prefix('+')?.split_once(" ns | ")?;
     Some(PathStep::from(&(time.parse().ok()?, step.parse::<Step>().ok()?)))
@@ -119,7 +119,7 @@ mod tests {
             lost: Some(3),
             comments: vec!["dropped: spoofed-mac".into()],
         };
-        let line = Line { port: "vm1-nic", packet: &packet, ethernet: true, vxlan: None };
+        let line = PacketLine { port: "vm1-nic", packet: &packet, ethernet: true, vxlan: None };
         assert_eq!(
             line.to_string(),
             "(3 frames of vm1-nic are lost here)\n22:13:20.123456 vm1-nic in     64  ff:ff:ff:ff:ff:ff > ff:ff:ff:ff:ff:ff, \
@@ -128,7 +128,7 @@ mod tests {
         let step = "+1200 ns | flow | flows | stale | a | computed from what has changed | routes of red 1/2";
         let comments = vec!["trace 0.7".into(), step.into()];
         let packet = EnhancedPacket { comments, lost: None, ..packet };
-        let line = Line { port: "vm1-nic", packet: &packet, ethernet: false, vxlan: None };
+        let line = PacketLine { port: "vm1-nic", packet: &packet, ethernet: false, vxlan: None };
         let text = line.to_string();
         let (first, second) = text.split_once('\n').unwrap();
         assert!(first.ends_with(" [trace 0.7]"), "{text}");

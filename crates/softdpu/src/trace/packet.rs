@@ -16,7 +16,7 @@ use softdpu_api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Query, 
 use softdpu_pcapng::{Block, Reader};
 use softdpu_vpc::trace::Filter;
 
-use super::line::{Line, vxlan_port};
+use super::line::{PacketLine, vxlan_port};
 use super::stop::{Ready, Signals, wait};
 use super::{Packet, STANDARD_OUTPUT};
 use crate::arguments::Connection;
@@ -55,7 +55,8 @@ pub fn run(connection: &Connection, options: &Packet) -> Result<(), String> {
     // From here on no frame passes unseen.
     eprintln!("softdpu: tracing {}; Ctrl-C ends", ports(&options.port));
     let totals = BTreeMap::new();
-    let mut run = Run { options, sink, reader, ports: Vec::new(), totals, shown: 0, signals, deadline, stopping: None };
+    let mut run =
+        Reading { options, sink, reader, ports: Vec::new(), totals, shown: 0, signals, deadline, stopping: None };
     let outcome = run.follow(connection, &request, stream);
     run.report();
     outcome
@@ -90,7 +91,7 @@ impl Sink {
     }
 
     /// Lines go where the file does not.
-    fn line(&self, options: &Packet, line: &Line<'_>) -> io::Result<()> {
+    fn line(&self, options: &Packet, line: &PacketLine<'_>) -> io::Result<()> {
         if options.write.as_deref() == Some(Path::new(STANDARD_OUTPUT)) {
             writeln!(io::stderr().lock(), "{line}")
         } else {
@@ -98,7 +99,7 @@ impl Sink {
         }
     }
 
-    fn json(&self, line: &Line<'_>) -> io::Result<()> {
+    fn json(&self, line: &PacketLine<'_>) -> io::Result<()> {
         writeln!(io::stdout().lock(), "{}", line.json())
     }
 
@@ -121,7 +122,7 @@ struct Port {
     vxlan: Option<u16>,
 }
 
-struct Run<'a> {
+struct Reading<'a> {
     options: &'a Packet,
     sink: Sink,
     reader: Reader,
@@ -139,13 +140,13 @@ struct Run<'a> {
 enum End {
     /// As was asked for.
     Asked,
-    /// Nobody reads what is written.
+    /// The reader of the output is gone.
     NoReader,
     /// The data plane is gone.
     Gone,
 }
 
-impl Run<'_> {
+impl Reading<'_> {
     /// Reads stream after stream: each data plane has its own.
     fn follow(&mut self, connection: &Connection, request: &Query, first: (UnixStream, Vec<u8>)) -> Result<(), String> {
         let mut next = first;
@@ -224,7 +225,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tells the daemon that this is enough. What was captured until then still comes, and the counts.
+    /// Ends the trace at the daemon. What was captured until then still comes, and the counts.
     fn stop(&mut self, stream: &UnixStream) {
         const PATIENCE: Duration = Duration::from_secs(10);
         self.stopping.get_or_insert_with(|| Instant::now() + PATIENCE);
@@ -250,7 +251,7 @@ impl Run<'_> {
 
     /// The next block. False: there is none yet.
     fn block(&mut self) -> io::Result<bool> {
-        let Run { options, sink, reader, ports, totals, shown, .. } = self;
+        let Reading { options, sink, reader, ports, totals, shown, .. } = self;
         let bad = |error| io::Error::other(format!("the daemon's answer: {error}"));
         let Some((raw, block)) = reader.next_block().map_err(bad)? else { return Ok(false) };
         match &block {
@@ -269,7 +270,7 @@ impl Run<'_> {
                 if sink.print
                     && let Some(Port { name, vxlan }) = port
                 {
-                    let line = Line { port: name, packet, ethernet: options.ethernet, vxlan: *vxlan };
+                    let line = PacketLine { port: name, packet, ethernet: options.ethernet, vxlan: *vxlan };
                     if options.json { sink.json(&line)? } else { sink.line(options, &line)? }
                 }
             }
@@ -289,7 +290,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// The counts, as tcpdump tells them.
+    /// The counts, as tcpdump prints them.
     fn report(&mut self) {
         if let Err(error) = self.sink.flush()
             && error.kind() != ErrorKind::BrokenPipe

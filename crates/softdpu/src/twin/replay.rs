@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use softdpu_plot::Table;
 use softdpu_sched::Policy;
 use softdpu_twin::replay::{self, Comparison, Ending, Fared, Outcome, TenantWaits, Verified};
 
@@ -105,7 +106,7 @@ fn verified_json(verified: &Verified) -> String {
     values.map(|(metric, value)| line(&verified.header.policy, &case, metric, "1", value as f64)).concat()
 }
 
-/// What is told of a tenant, with its unit and how it is found: of what it waited, and its part of the core's time.
+/// A figure of a tenant, with its unit and how it is found: of what it waited, and its part of the core's time.
 type Metric = (&'static str, &'static str, fn(&TenantWaits, u64) -> f64);
 
 const METRICS: [Metric; 6] = [
@@ -129,34 +130,27 @@ fn columns<'a>(compared: &'a Comparison, name: &str) -> [(String, &'a Fared); 3]
 
 fn compared_text(compared: &Comparison, name: &str) -> String {
     let columns = columns(compared, name);
-    let mut text = format!(
-        "core {}, {:.3} ms, recorded with {}{}\n\n{:8} {:12}",
-        compared.header.core,
-        compared.span as f64 / 1e6,
-        compared.header.policy,
-        ending(compared.ending),
-        "TENANT",
-        ""
-    );
-    for (title, _) in &columns {
-        text.push_str(&format!(" {title:>24}"));
-    }
-    text.push('\n');
+    let titles: Vec<String> = columns.iter().map(|(title, _)| format!("{title}>")).collect();
+    let mut table = Table::new(["TENANT", "METRIC"].into_iter().chain(titles.iter().map(String::as_str)));
     for tenant in compared.recorded.keys() {
         for (metric, unit, of) in METRICS {
             let unit = if unit == "1" { String::new() } else { format!(", {unit}") };
-            text.push_str(&format!("{tenant:<8} {:12}", format!("{metric}{unit}")));
-            for (_, fared) in &columns {
+            let mut row = vec![tenant.to_string(), format!("{metric}{unit}")];
+            row.extend(columns.iter().map(|(_, fared)| {
                 let value = fared.get(tenant).map_or(0.0, |waits| of(waits, compared.span));
-                text.push_str(&format!(" {value:>24.2}"));
-            }
-            text.push('\n');
+                format!("{value:.2}")
+            }));
+            table.row(row);
         }
     }
-    text.push_str(
-        "\nIn the model work comes when it came and costs what it cost. A client that waits for its requests would have sent others.\n",
-    );
-    text
+    format!(
+        "core {}, {:.3} ms, recorded with {}{}\n\n{table}\nIn the model work comes when it came and costs what it cost. A client \
+         that waits for its requests would have sent others.\n",
+        compared.header.core,
+        compared.span as f64 / 1e6,
+        compared.header.policy,
+        ending(compared.ending)
+    )
 }
 
 fn compared_json(compared: &Comparison, name: &str) -> String {

@@ -78,7 +78,7 @@ impl Bare {
     #[inline(always)]
     fn key(&self, at: usize) -> Key {
         let frame = &self.frames[at];
-        // Ethernet's type, version and length, no fragment, UDP; what is otherwise is nobody's.
+        // Ethernet's type, version and length, no fragment, UDP; other frames are of no flow.
         let is_plain = half(frame, 12) & 0x00ff_ffff == 0x0045_0008 && half(frame, 20) & 0xff00_ff3f == 0x1100_0000;
         let sender = word(frame, 6) & 0xffff_ffff_ffff | u64::from(!is_plain) << 48;
         [word(frame, 26), u64::from(half(frame, 34)) | u64::from(self.ports[at]) << 32, sender]
@@ -94,7 +94,7 @@ impl Bare {
     }
 
     /// The entry of `key` where it is not the first that has its tag in the line: at 16 M flows a tag has 8 bits, and
-    /// of every hundred keys one or two have somebody before them.
+    /// of every hundred keys one or two have another before them.
     #[cold]
     fn behind(entries: &[Words], line: &Halves, (key, tag, mask): (&Key, u32, u32)) -> Option<usize> {
         let mut found = line.find(mask, tag);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::{Case, Load};
 use super::core::{BURST, Core};
-use super::traffic::{ORDER, SENDERS, Site, Way};
+use super::traffic::{ORDER, SENDERS, Site, Tunnels};
 
 /// A case.
 pub(super) struct After {
@@ -21,7 +21,7 @@ impl Case for After {
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
         let order = (0..ORDER as u32).map(|at| at % self.flows).collect();
-        let mut core = Core::new(Site::plain(Way::Beside, self.flows), order)?;
+        let mut core = Core::new(Site::plain(Tunnels::Local, self.flows), order)?;
         core.learn()?;
         Ok(Box::new(Changing { core, is_changed: self.is_changed, rounds: 0 }))
     }

@@ -11,10 +11,10 @@ use super::traffic::{FEW, FRAME, Frames, ORDER, OUTER, SENDERS, Site, UNDERLAY};
 
 /// A burst, as of the engine.
 pub(super) const BURST: usize = 32;
-/// Packets whose time is looked at as one.
+/// Packets that are timed as one.
 const CHUNK: u64 = 4096;
-/// Chunks in which something is measured beside a case.
-const BESIDE_CHUNKS: u64 = 64;
+/// Chunks in which the bare loop is measured.
+const BARE_CHUNKS: u64 = 64;
 /// How fast time goes on: as at 25 million packets a second.
 const PACE: u64 = 1_280;
 
@@ -41,10 +41,10 @@ impl Chunks {
         done
     }
 
-    /// What bursts take, of so many as [`BESIDE_CHUNKS`] have: the median.
+    /// What bursts take, of so many as [`BARE_CHUNKS`] have: the median.
     pub fn of(mut burst: impl FnMut(&mut Chunks)) -> f64 {
         let mut chunks = Chunks::default();
-        while chunks.packets < BESIDE_CHUNKS * CHUNK {
+        while chunks.packets < BARE_CHUNKS * CHUNK {
             burst(&mut chunks);
         }
         chunks.median()
@@ -67,11 +67,11 @@ pub(super) struct Core {
     pub chunks: Chunks,
     frames: Frames,
     now: u64,
-    /// Nanoseconds from burst to burst, as packets are told.
+    /// Nanoseconds from burst to burst, on the clock that packets are forwarded by.
     pub pace: u64,
     order: Vec<u32>,
     pub at: usize,
-    /// Who follows packets through the tiers: nobody, which is asked for every burst, as the engine does.
+    /// What traces packets through the tiers: none here, which is looked at for every burst, as the engine does.
     watch: Option<Box<dyn Watch>>,
 }
 
@@ -110,7 +110,7 @@ impl Core {
             packet.head.reset(FRAME);
             let bytes = packet.head.bytes_mut().first_chunk_mut().expect("its length");
             packet.port = PortId(self.frames.write(bytes, flow));
-            if self.site.way.is_from_tunnel() {
+            if self.site.tunnels.decapsulates() {
                 packet.port = UNDERLAY;
                 if let Some(headers) = packet.head.prepend(OUTER) {
                     headers.copy_from_slice(self.frames.outer());

@@ -1,12 +1,12 @@
 //! First packets of flows: through the switch tier, a list of rules, and into the table, where they take the places of
-//! flows that nobody has seen for a second.
+//! flows without a packet for a second.
 
 use softdpu_sys::clock;
 use softdpu_vpc::{Stats, Verdict};
 
 use super::super::{Case, Load};
 use super::core::{BURST, Chunks, Core};
-use super::traffic::{Order, Site, Way};
+use super::traffic::{Order, Site, Tunnels};
 
 /// Flows that there is room for.
 const ROOM: u32 = 1 << 21;
@@ -29,7 +29,7 @@ impl Case for First {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let site = Site { rules: self.rules, ..Site::plain(Way::Beside, ROOM) };
+        let site = Site { rules: self.rules, ..Site::plain(Tunnels::Local, ROOM) };
         let mut core = Core::new(site, Order::Elephant.of(1, 1))?;
         core.pace = PACE;
         let mut meeting = Meeting { core, next: 0, dropped: 0, before: Stats::default() };

@@ -6,10 +6,10 @@ use softdpu_vpc::Part;
 use super::super::{Case, Load};
 use super::bare;
 use super::core::{BURST, Chunks, Core};
-use super::traffic::{FEW, ORDER, Order, Site, Way};
+use super::traffic::{FEW, ORDER, Order, Site, Tunnels};
 
-/// Where first packets count, how often so many packets as there are flows come before they do. By then flows that
-/// nobody has seen are one packet in 300 of Zipf's, as a table that has forgotten none of them would have it.
+/// Where first packets count, how often so many packets as there are flows come before they do. By then one packet
+/// in 300 of Zipf's is of a new flow, as with a table that has forgotten none.
 const LAPS_BEFORE: u64 = 32;
 
 /// A case.
@@ -21,19 +21,19 @@ pub(super) struct Hit {
 }
 
 impl Hit {
-    pub const fn new(flows: u32, name: &'static str, order: Order, way: Way) -> Hit {
-        Hit { name, order, site: Site::plain(way, flows) }
+    pub const fn new(flows: u32, name: &'static str, order: Order, tunnels: Tunnels) -> Hit {
+        Hit { name, order, site: Site::plain(tunnels, flows) }
     }
 
-    /// With everything that a packet of a flow can meet: a meter, and a look at whether somebody follows it.
+    /// With everything that a packet of a flow can meet: a meter, and a look at whether it is traced.
     pub const fn metered(flows: u32, name: &'static str) -> Hit {
-        let site = Site { has_meters: true, ..Site::plain(Way::Beside, flows) };
+        let site = Site { has_meters: true, ..Site::plain(Tunnels::Local, flows) };
         Hit { name, order: Order::Uniform, site }
     }
 
     /// Where a flow's first packet is put to a list of so many rules.
     pub const fn through_rules(flows: u32, name: &'static str, order: Order, rules: u32) -> Hit {
-        Hit { name, order, site: Site { rules, ..Site::plain(Way::Beside, flows) } }
+        Hit { name, order, site: Site { rules, ..Site::plain(Tunnels::Local, flows) } }
     }
 }
 
@@ -63,7 +63,7 @@ impl Case for Hit {
             }
             core.chunks = Chunks::default();
         }
-        let has_parts = site.flows != 0 && !site.way.is_from_tunnel();
+        let has_parts = site.flows != 0 && !site.tunnels.decapsulates();
         let parts = has_parts.then(|| [Part::Key, Part::Index, Part::Entry].map(|part| core.part(part)));
         let stats = core.vpc.stats();
         let before = (stats.cached, stats.policy + stats.software);

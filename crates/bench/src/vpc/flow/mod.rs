@@ -22,26 +22,26 @@ use super::Case;
 use change::After;
 use first::First;
 use hit::Hit;
-use traffic::{Order, Site, Way};
+use traffic::{Order, Site, Tunnels};
 
 const HITS: [Hit; 17] = [
-    Hit::new(1 << 16, "hit, 64 k flows", Order::Uniform, Way::Beside),
-    Hit::new(1 << 20, "hit, 1 M flows", Order::Uniform, Way::Beside),
-    Hit::new(1 << 22, "hit, 4 M flows", Order::Uniform, Way::Beside),
-    Hit::new(1 << 24, "hit, 16 M flows", Order::Uniform, Way::Beside),
+    Hit::new(1 << 16, "hit, 64 k flows", Order::Uniform, Tunnels::Local),
+    Hit::new(1 << 20, "hit, 1 M flows", Order::Uniform, Tunnels::Local),
+    Hit::new(1 << 22, "hit, 4 M flows", Order::Uniform, Tunnels::Local),
+    Hit::new(1 << 24, "hit, 16 M flows", Order::Uniform, Tunnels::Local),
     Hit::metered(1 << 16, "hit and meter, 64 k flows"),
     Hit::metered(1 << 22, "hit and meter, 4 M flows"),
-    Hit::new(1 << 16, "hit, Zipf over 64 k flows", Order::Zipf, Way::Beside),
-    Hit::new(1 << 22, "hit, Zipf over 4 M flows", Order::Zipf, Way::Beside),
-    Hit::new(1 << 24, "hit, Zipf over 16 M flows", Order::Zipf, Way::Beside),
+    Hit::new(1 << 16, "hit, Zipf over 64 k flows", Order::Zipf, Tunnels::Local),
+    Hit::new(1 << 22, "hit, Zipf over 4 M flows", Order::Zipf, Tunnels::Local),
+    Hit::new(1 << 24, "hit, Zipf over 16 M flows", Order::Zipf, Tunnels::Local),
     Hit::through_rules(1 << 22, "Zipf over 4 M flows through 1000 rules", Order::Zipf, 1000),
-    Hit::new(1 << 16, "hit, an elephant among 64 k flows", Order::Elephant, Way::Beside),
-    Hit::new(1 << 16, "hit and VXLAN, 64 k flows", Order::Uniform, Way::Out),
-    Hit::new(1 << 22, "hit and VXLAN, 4 M flows", Order::Uniform, Way::Out),
-    Hit::new(1 << 16, "hit from VXLAN, 64 k flows", Order::Uniform, Way::In),
-    Hit::new(1 << 16, "hit from VXLAN to VXLAN, 64 k flows", Order::Uniform, Way::Through),
-    Hit::new(0, "no flows, from VXLAN", Order::Uniform, Way::In),
-    Hit::new(0, "no flows, from VXLAN to VXLAN", Order::Uniform, Way::Through),
+    Hit::new(1 << 16, "hit, an elephant among 64 k flows", Order::Elephant, Tunnels::Local),
+    Hit::new(1 << 16, "hit and VXLAN, 64 k flows", Order::Uniform, Tunnels::Encap),
+    Hit::new(1 << 22, "hit and VXLAN, 4 M flows", Order::Uniform, Tunnels::Encap),
+    Hit::new(1 << 16, "hit from VXLAN, 64 k flows", Order::Uniform, Tunnels::Decap),
+    Hit::new(1 << 16, "hit from VXLAN to VXLAN, 64 k flows", Order::Uniform, Tunnels::Transit),
+    Hit::new(0, "no flows, from VXLAN", Order::Uniform, Tunnels::Decap),
+    Hit::new(0, "no flows, from VXLAN to VXLAN", Order::Uniform, Tunnels::Transit),
 ];
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
@@ -53,5 +53,5 @@ pub(super) fn cases() -> Vec<Box<dyn Case>> {
 
 /// A node with endpoints in one network, and tunnels to others.
 pub(super) fn node() -> Result<Spec, String> {
-    Site::plain(Way::Out, 1).spec()
+    Site::plain(Tunnels::Encap, 1).spec()
 }

@@ -32,26 +32,26 @@ pub(super) const OUTER: usize = 50;
 /// The list that all endpoints have, where they have one.
 const LIST: &str = "list";
 
-/// From where to where packets go.
+/// What the node does with packets' tunnels.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// From a guest here to another.
-    Beside,
-    /// From a guest here into a tunnel.
-    Out,
-    /// From a tunnel to a guest here.
-    In,
-    /// From a tunnel into another.
-    Through,
+pub(super) enum Tunnels {
+    /// Packets go from a guest of this node to another: none.
+    Local,
+    /// Packets of a guest go into a tunnel.
+    Encap,
+    /// Packets come out of a tunnel, to a guest.
+    Decap,
+    /// Packets come out of a tunnel and go into another.
+    Transit,
 }
 
-impl Way {
-    pub fn is_from_tunnel(self) -> bool {
-        matches!(self, Way::In | Way::Through)
+impl Tunnels {
+    pub fn decapsulates(self) -> bool {
+        matches!(self, Tunnels::Decap | Tunnels::Transit)
     }
 
-    fn is_to_tunnel(self) -> bool {
-        matches!(self, Way::Out | Way::Through)
+    fn encapsulates(self) -> bool {
+        matches!(self, Tunnels::Encap | Tunnels::Transit)
     }
 }
 
@@ -65,24 +65,14 @@ pub(super) enum Order {
     Elephant,
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 impl Order {
-    /// [`ORDER`] of so many flows, other ones with another `seed`, which is not 0.
+    /// [`ORDER`] of so many flows, others with another `seed`.
     pub fn of(self, flows: u32, seed: u64) -> Vec<u32> {
-        let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-        let one = |_| {
-            let bits = random(&mut state) >> 11;
-            match self {
-                Order::Uniform => (bits % u64::from(flows)) as u32,
-                Order::Zipf => f64::from(flows).powf(bits as f64 / (1u64 << 53) as f64) as u32 - 1,
-                Order::Elephant => 7,
-            }
+        let mut random = fastrand::Rng::with_seed(seed);
+        let one = |_| match self {
+            Order::Uniform => random.u32(0..flows),
+            Order::Zipf => f64::from(flows).powf(random.f64()) as u32 - 1,
+            Order::Elephant => 7,
         };
         (0..ORDER).map(one).collect()
     }
@@ -91,7 +81,7 @@ impl Order {
 /// What the node is like.
 #[derive(Clone, Copy)]
 pub(super) struct Site {
-    pub way: Way,
+    pub tunnels: Tunnels,
     /// It keeps so many flows at most; 0: none.
     pub flows: u32,
     /// Each endpoint that sends has a meter that lets everything pass, and a burst is of one of them, as the engine's
@@ -102,12 +92,12 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub const fn plain(way: Way, flows: u32) -> Site {
-        Site { way, flows, has_meters: false, rules: 0 }
+    pub const fn plain(tunnels: Tunnels, flows: u32) -> Site {
+        Site { tunnels, flows, has_meters: false, rules: 0 }
     }
 
     pub fn spec(&self) -> Result<Spec, String> {
-        let Site { way, flows, has_meters, rules } = *self;
+        let Site { tunnels, flows, has_meters, rules } = *self;
         let acls = match rules {
             0 => Vec::new(),
             rules => vec![NamedAcl { name: LIST.into(), list: acl::allowing(rules)? }],
@@ -123,7 +113,7 @@ impl Site {
             mtu: 1500,
             dns: Vec::new(),
             policy: PolicySpec { groups: Vec::new(), acls },
-            transit: way == Way::Through,
+            transit: tunnels == Tunnels::Transit,
         };
         let meter = |number: u32| {
             let plenty = Rate { rate: 1 << 40, burst: 1 << 30 };
@@ -141,8 +131,8 @@ impl Site {
             mac: mac(number),
             addresses: vec![address(number).into()],
             place: match number >= SENDERS {
-                true if way.is_to_tunnel() => Place::Host(REMOTE),
-                false if way.is_from_tunnel() => Place::Host(SENDER.into()),
+                true if tunnels.encapsulates() => Place::Host(REMOTE),
+                false if tunnels.decapsulates() => Place::Host(SENDER.into()),
                 _ => Place::Port(PortId(number)),
             },
             mtu: None,

@@ -6,12 +6,13 @@ mod routes;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use softdpu_lpm::{Address, Capacity, Lpm, Prefix};
 use softdpu_sys::clock;
 
 use super::{Case, Load};
-use routes::{Mix, Random, Skew};
+use routes::{Mix, Skew};
 
 pub(super) use peer::peers;
 
@@ -54,8 +55,8 @@ impl Shape {
         format!("{size} {}", self.mix.name())
     }
 
-    fn routes(&self, random: &mut Random) -> Vec<(u32, Prefix)> {
-        let of = |table, random: &mut Random| {
+    fn routes(&self, random: &mut Rng) -> Vec<(u32, Prefix)> {
+        let of = |table, random: &mut Rng| {
             self.mix.prefixes(self.routes, random).into_iter().map(move |prefix| (table, prefix))
         };
         (0..self.tables).flat_map(|table| of(table, random).collect::<Vec<_>>()).collect()
@@ -84,7 +85,7 @@ impl Case for Find {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let mut random = Random::new(1);
+        let mut random = Rng::with_seed(1);
         let routes = self.shape.routes(&mut random);
         let lpm = self.shape.build(&routes)?;
         let (mut four, mut six) = (Vec::new(), Vec::new());
@@ -144,12 +145,12 @@ impl Case for Change {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let mut random = Random::new(2);
+        let mut random = Rng::with_seed(2);
         let mut routes = self.shape.routes(&mut random);
         let count = routes.len();
         // Some that are not in it yet.
         for _ in 0..count / 16 {
-            let table = random.below(self.shape.tables as usize) as u32;
+            let table = random.usize(..self.shape.tables as usize) as u32;
             routes.push((table, self.shape.mix.prefixes(1, &mut random)[0]));
         }
         let mut seen = std::collections::HashSet::new();
@@ -168,7 +169,7 @@ struct Changing {
     /// The first `present` are in the tables.
     routes: Vec<(u32, Prefix)>,
     present: usize,
-    random: Random,
+    random: Rng,
     adds: Histogram<u64>,
     deletes: Histogram<u64>,
 }
@@ -178,7 +179,7 @@ impl Load for Changing {
     fn run(&mut self, operations: u64) -> u64 {
         let pairs = operations.div_ceil(2);
         for _ in 0..pairs {
-            let (old, new) = (self.random.below(self.present), self.random.below(self.routes.len() - self.present));
+            let (old, new) = (self.random.usize(..self.present), self.random.usize(..self.routes.len() - self.present));
             let (old, new) = (old, self.present + new);
             let (deleted, added) = (self.routes[old], self.routes[new]);
             let start = clock::now();

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::super::Peer;
-use super::routes::{self, Mix, Random, Skew};
+use super::routes::{self, Mix, Skew};
 use super::{KEYS, MILLION, Shape};
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;
@@ -23,7 +25,7 @@ pub(in super::super) fn peers(cpu: usize) -> Result<Vec<Peer>, String> {
 
 fn measure(program: &Path, mix: Mix, cpu: usize) -> Result<Peer, String> {
     let folder = Folder::new().map_err(|error| format!("a folder for temporary files: {error}"))?;
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     let routes = Shape { mix, tables: 1, routes: MILLION }.routes(&mut random);
     let (mut list, mut asked) = (String::new(), String::new());
     for (at, (_, prefix)) in routes.iter().enumerate() {
@@ -49,11 +51,11 @@ fn measure(program: &Path, mix: Mix, cpu: usize) -> Result<Peer, String> {
     Ok(Peer { subject: PROGRAM.to_owned(), case: format!("lpm: 1 M {}, uniform", mix.name()), figures })
 }
 
-/// Cycles to look up and to add, once it has told them: it adds the routes in tenths and tells the mean of each.
+/// Cycles to look up and to add, once it has printed them: it adds the routes in tenths and prints the mean of each.
 fn figures(log: &str) -> Option<Vec<(&'static str, &'static str, f64)>> {
     let of = |what: &str| -> Vec<f64> {
-        let told = log.lines().filter_map(|line| line.trim().strip_prefix(what)?.trim().parse().ok());
-        told.collect()
+        let printed = log.lines().filter_map(|line| line.trim().strip_prefix(what)?.trim().parse().ok());
+        printed.collect()
     };
     let (lookup, add) = (of("AVG FIB lookup"), of("AVG FIB add"));
     let most = add.iter().copied().fold(0.0, f64::max);

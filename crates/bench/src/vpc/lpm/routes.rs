@@ -4,38 +4,8 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use fastrand::Rng;
 use softdpu_lpm::Prefix;
-
-/// Numbers that look random (xorshift64*).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
-    }
-
-    /// From 0 to 1.
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn wide(&mut self) -> u128 {
-        u128::from(self.next()) << 64 | u128::from(self.next())
-    }
-}
 
 /// What a table is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +67,8 @@ impl Mix {
         }
     }
 
-    fn prefix(self, random: &mut Random) -> Prefix {
-        let mut pick = random.below(self.lengths().iter().map(|(_, share)| share).sum());
+    fn prefix(self, random: &mut Rng) -> Prefix {
+        let mut pick = random.usize(..self.lengths().iter().map(|(_, share)| share).sum::<usize>());
         let mut length = 0;
         for &(this, share) in self.lengths() {
             length = this;
@@ -109,21 +79,21 @@ impl Mix {
         }
         let address: IpAddr = match self {
             // 1.0.0.0 to 223.255.255.255.
-            Mix::Internet => Ipv4Addr::from_bits((1 << 24) + random.below(223 << 24) as u32).into(),
+            Mix::Internet => Ipv4Addr::from_bits((1 << 24) + random.usize(..223 << 24) as u32).into(),
             // 10.0.0.0/8 and 100.64.0.0/10.
-            Mix::Vpc if random.below(5) != 0 => Ipv4Addr::from_bits(0x0a00_0000 | random.next() as u32 >> 8).into(),
-            Mix::Vpc => Ipv4Addr::from_bits(0x6440_0000 | random.next() as u32 >> 10).into(),
+            Mix::Vpc if random.usize(..5) != 0 => Ipv4Addr::from_bits(0x0a00_0000 | random.u32(..) >> 8).into(),
+            Mix::Vpc => Ipv4Addr::from_bits(0x6440_0000 | random.u32(..) >> 10).into(),
             // 2000::/3, of which registries have given out some 4,000 /20s.
             Mix::Internet6 => {
-                let registry = 0x2_0000 + 0x10 * (random.below(4096) as u128);
-                Ipv6Addr::from_bits(registry << 108 | random.wide() >> 20).into()
+                let registry = 0x2_0000 + 0x10 * (random.usize(..4096) as u128);
+                Ipv6Addr::from_bits(registry << 108 | random.u128(..) >> 20).into()
             }
         };
         cut(address, length)
     }
 
     /// `count` prefixes, each once, in no order.
-    pub fn prefixes(self, count: usize, random: &mut Random) -> Vec<Prefix> {
+    pub fn prefixes(self, count: usize, random: &mut Rng) -> Vec<Prefix> {
         let mut seen = HashSet::with_capacity(count);
         let mut prefixes = Vec::with_capacity(count);
         while prefixes.len() < count {
@@ -169,26 +139,26 @@ impl Skew {
     }
 
     /// One of `count`.
-    pub fn pick(self, count: usize, random: &mut Random) -> usize {
+    pub fn pick(self, count: usize, random: &mut Rng) -> usize {
         match self {
-            Skew::Uniform => random.below(count),
+            Skew::Uniform => random.usize(..count),
             // Under Zipf's law with exponent 1, the logarithm of the rank is uniform.
-            Skew::Zipf => ((count as f64).powf(random.fraction()) as usize - 1).min(count - 1),
+            Skew::Zipf => ((count as f64).powf(random.f64()) as usize - 1).min(count - 1),
         }
     }
 }
 
 /// An address in `prefix`.
-pub fn inside(prefix: Prefix, random: &mut Random) -> IpAddr {
+pub fn inside(prefix: Prefix, random: &mut Rng) -> IpAddr {
     let length = u32::from(prefix.length());
     match prefix.address() {
         IpAddr::V4(address) => {
             let host = u32::MAX.checked_shr(length).unwrap_or(0);
-            Ipv4Addr::from_bits(address.to_bits() | random.next() as u32 & host).into()
+            Ipv4Addr::from_bits(address.to_bits() | random.u32(..) & host).into()
         }
         IpAddr::V6(address) => {
             let host = u128::MAX.checked_shr(length).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() | random.wide() & host).into()
+            Ipv6Addr::from_bits(address.to_bits() | random.u128(..) & host).into()
         }
     }
 }

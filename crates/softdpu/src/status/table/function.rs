@@ -31,9 +31,9 @@ pub fn function_table(functions: &[FunctionStatus]) -> String {
     layout(&["FUNCTION", "KIND", "DEVICES", "PACKETS>", "BYTES>", "DID"], rows.collect())
 }
 
-/// Who has the most in the last window of each analysis, a line each.
+/// The heaviest keys in the last window of each analysis, a line each.
 pub(super) fn tops(status: &NodeStatus) -> String {
-    layout(&["TOP OF", "BY", "WHO", "HAS>", "MAY BE LESS BY>"], top_rows(&status.functions))
+    layout(&["TOP OF", "BY", "KEY", "HAS>", "MAY BE LESS BY>"], top_rows(&status.functions))
 }
 
 /// The rows of [`tops`].

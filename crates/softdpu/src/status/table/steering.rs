@@ -3,7 +3,7 @@
 use super::{layout, short};
 use softdpu_api::status::NodeStatus;
 
-/// Each core's share, and each rule, a line each; nothing where nobody said anything of it.
+/// Each core's share, and each rule, a line each; nothing where steering was not configured.
 pub fn steering_table(status: &NodeStatus) -> String {
     let Some(steering) = &status.steering else { return String::new() };
     let cores = steering.cores.iter().map(|share| {
