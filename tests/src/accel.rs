@@ -1,4 +1,4 @@
-//! Whether QEMU can use KVM on this machine: only an attempt shows it. `/dev/kvm` may be there and still not run a stock
+//! Whether QEMU can use KVM on this machine: only an attempt shows it. `/dev/kvm` may be there and not run a stock
 //! kernel (nested hosts), so a guest is booted to its init once, and the answer is kept until the machine boots again.
 
 use std::sync::OnceLock;

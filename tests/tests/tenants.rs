@@ -304,7 +304,7 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let (text, sockets) = site("weighted", &tenants, lab.path());
             let daemon = Daemon::start(lab.path(), &text)?;
             // Large ones where parts differ: the core has to be the bottleneck, and not the clients, or the tenant with
-            // the largest part does not always have work. And many: the tenant that the core serves first still has work
+            // the largest part does not always have work. And many: a tenant that the core serves first still has work
             // while the clients' CPU does something else.
             let (block_size, depth) =
                 if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
