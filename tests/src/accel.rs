@@ -1,5 +1,5 @@
-//! Whether QEMU can use KVM here: only an attempt tells. `/dev/kvm` may be there and still not run a stock kernel
-//! (nested hosts), so a guest is booted to its init once, and the answer is kept until the machine boots again.
+//! Whether QEMU can use KVM on this machine: only an attempt shows it. `/dev/kvm` may be there and not run a stock
+//! kernel (nested hosts), so a guest is booted to its init once, and the answer is kept until the machine boots again.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -14,19 +14,19 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// What the kernel has captured and not yet handed over, it does within this time.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Looks in a row at which whoever writes is asleep: it has taken what it was handed.
+/// Checks in a row at which dumpcap is asleep: it has taken what it was handed.
 const ASLEEP: u32 = 5;
 
-/// Mebibytes for frames that whoever writes has not yet taken, on a machine that is busy with something else.
+/// Mebibytes for frames that dumpcap has not yet taken, on a machine that is busy with something else.
 const BUFFER: &str = "64";
 
 /// Expert information of this severity is an error: tshark's PI_ERROR.
 const ERROR: u64 = 0x0080_0000;
 
-/// What iperf3 sends is random: tshark is not to look for a protocol in it.
+/// What iperf3 sends is random: tshark is to find no protocol in it.
 const PLAIN: [&str; 2] = ["tcp.port==5201,data", "udp.port==5201,data"];
 
-/// The fields that are looked at, each with a value for every header in the frame that has it.
+/// The fields that are judged, each with a value for every header in the frame that has it.
 const FIELDS: [&str; 11] = [
     "frame.number",
     "_ws.malformed",
@@ -84,11 +84,11 @@ impl Capture {
     /// Ends the capture.
     pub fn stop(mut self) -> Result<Recording, Failure> {
         std::thread::sleep(SETTLE);
-        let mut looks = 0;
+        let mut checks = 0;
         wait_until("dumpcap to have taken what was captured", DEADLINE, || {
             let asleep = self.process.thread_states()?.iter().all(|state| *state == 'S');
-            looks = if asleep { looks + 1 } else { 0 };
-            Ok((looks >= ASLEEP).then_some(()))
+            checks = if asleep { checks + 1 } else { 0 };
+            Ok((checks >= ASLEEP).then_some(()))
         })?;
         self.process.stop()?;
         Ok(Recording { file: self.file })
@@ -128,8 +128,8 @@ impl Recording {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// The same with one byte changed, the last one of the longest frame from this MAC address: a judge who finds
-    /// nothing in it is none.
+    /// The same with one byte changed, the last one of the longest frame from this MAC address: a judge
+    /// that finds nothing in it is none.
     pub fn spoil(&self, sender: &str) -> Result<Recording, Failure> {
         /// Of a pcap file, and of a record in it, whose third word is the number of bytes that follow.
         const HEADER: usize = 24;

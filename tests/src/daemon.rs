@@ -12,7 +12,7 @@ use crate::{Context, Failure, GuestDevice, Process, paths, wait_until};
 /// The management socket of a site that does not say otherwise, beside its site file.
 const API_SOCKET: &str = "run/softdpu/api.sock";
 
-/// How long a command waits for its answer, where it is not told.
+/// How long a command waits for its answer by default.
 const PATIENCE: &str = "60 s";
 
 /// From `softdpu run` to the first answer of `softdpu status`.
@@ -128,6 +128,16 @@ impl Daemon {
         Err(Failure::new(format!("{what} ended with {}: {}", output.status, words.trim())))
     }
 
+    /// `softdpu trace packet ARGUMENTS...`, which logs to NAME.log, once it sees every frame that passes.
+    pub fn trace(&self, name: &str, arguments: &[&str]) -> Result<Process, Failure> {
+        let socket = self.folder.join(API_SOCKET).display().to_string();
+        let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
+        let mut process = Process::start(name, &self.folder, &self.binary, arguments)?;
+        process
+            .wait_for_line("that it traces", 0, READY_DEADLINE, |line| line.contains("Ctrl-C ends").then_some(()))?;
+        Ok(process)
+    }
+
     /// `softdpu status --json`.
     pub fn status(&self) -> Result<Value, Failure> {
         let text = self.command(&["status", "--json"])?;
@@ -140,7 +150,7 @@ impl Daemon {
     }
 
     /// Waits until so many lines of the log are those that `pick` chooses. A line is written a moment after what it
-    /// tells of, and read here a moment after that.
+    /// reports, and read a moment after that.
     pub fn wait_for_log(&self, what: &str, count: usize, pick: impl Fn(&str) -> bool) -> Result<(), Failure> {
         let lines = || self.log().iter().filter(|line| pick(line)).count();
         wait_until(&format!("{count} lines of the log: {what}"), READY_DEADLINE, || {
@@ -164,6 +174,15 @@ impl Daemon {
         };
         let pid = u32::try_from(number("pid")?).context("data_plane.pid")?;
         Ok((pid, number("restarts")?))
+    }
+
+    /// Fails unless the data plane is the one of this process id and number of restarts.
+    pub fn expect_data_plane(&self, expected: (u32, u64)) -> Result<(), Failure> {
+        let now = self.data_plane()?;
+        if now == expected {
+            return Ok(());
+        }
+        Err(Failure::new(format!("the data plane is another one: (pid, restarts) {expected:?} → {now:?}")))
     }
 
     /// What `status` shows for the device `name`.
@@ -264,7 +283,7 @@ impl Drop for Daemon {
         // The supervisor ends its data plane when it is asked to end. After a failure it may be past asking: then the
         // data plane is ended here, so that nothing is left behind.
         let data_plane = self.data_plane().map(|(pid, _)| pid);
-        // What is left to report was reported by whoever lets the daemon go.
+        // An owner that has something to report about the end calls `stop`.
         let _ = self.process.stop();
         if let Ok(pid) = data_plane
             && self.is_softdpu(pid)

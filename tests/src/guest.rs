@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cpio::Archive;
-use crate::{Accel, Context, Failure, GuestDevice, Process, Qemu, Report, paths};
+use crate::{Accel, Context, Failure, GuestDevice, Process, Qemu, Random, Report, paths};
 
 /// A guest's kernel is up within this time even on a busy machine without KVM.
 const BOOT_DEADLINE: Duration = Duration::from_secs(180);
@@ -125,7 +125,7 @@ impl GuestSpec {
         self
     }
 
-    /// Runs it in this way, whatever a probe would say.
+    /// Runs it with this accelerator, whatever a probe would find.
     pub fn accel(mut self, accel: Accel) -> GuestSpec {
         self.accel = Some(accel);
         self
@@ -310,6 +310,47 @@ impl Guest {
             tries.push(seen);
         }
         Err(Failure::new(format!("`{iperf}` in the guest {}: {tries:?} Mbit/s, {mbits} were to be moved", self.name)))
+    }
+
+    /// Repeats a `fetch` step, each one TCP connection, until `disturb` was called `times` times in the middle of one,
+    /// after random times of up to `longest`. Every byte has to arrive once and in its place: each fetch reports the
+    /// checksum `sum`. `disturb` gets the number of calls in the middle of a transfer before it. Returns the number of
+    /// all calls.
+    pub fn fetch_through(
+        &mut self,
+        (fetch, sum): (&str, &str),
+        times: u64,
+        longest: Duration,
+        deadline: Duration,
+        mut disturb: impl FnMut(u64) -> Result<(), Failure>,
+    ) -> Result<u64, Failure> {
+        let mut random = Random::from_environment();
+        eprintln!("SOFTDPU_SEED={}", random.seed);
+        let (mut during, mut calls) = (0, 0);
+        while during < times {
+            assert!(calls < 8 * times, "{calls} disturbances, and only {during} of them during a transfer");
+            self.type_line(fetch)?;
+            self.step("progress", deadline)?;
+            let before = self.fetches();
+            while during < times {
+                std::thread::sleep(random.between(Duration::from_millis(20), longest));
+                if self.fetches() > before {
+                    break;
+                }
+                disturb(during)?;
+                calls += 1;
+                self.check()?;
+                during += u64::from(self.fetches() == before);
+            }
+            let found: String = self.step("fetch", deadline)?.get("sum")?;
+            assert_eq!(found, sum, "what arrived is not what was sent");
+        }
+        Ok(calls)
+    }
+
+    /// Fetches that have ended.
+    fn fetches(&self) -> usize {
+        self.reports().iter().filter(|report| report.step == "fetch").count()
     }
 
     /// Every report so far.

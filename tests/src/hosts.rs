@@ -5,7 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::netns::{Namespace, possible};
-use crate::{Context, Daemon, Failure, Lab, Process};
+use crate::{Context, Daemon, Failure, Lab, Process, Site, repository, wait_until};
+
+/// The longest that a program takes to start, or a packet to arrive, on a busy machine.
+const WAIT: Duration = Duration::from_secs(60);
 
 /// A host: a network namespace with one end of the wire. Gone when dropped.
 pub struct Host {
@@ -47,6 +50,25 @@ impl Host {
     /// Starts a program on this host that goes on.
     pub fn start(&self, lab: &Lab, name: &str, arguments: &[&str]) -> Result<Process, Failure> {
         Process::start(name, lab.path(), Path::new("ip"), [&["netns", "exec", self.name()], arguments].concat())
+    }
+
+    /// iperf3's server for one client, once it listens.
+    pub fn iperf_server(&self, lab: &Lab) -> Result<Process, Failure> {
+        let mut server = self.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
+        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+        Ok(server)
+    }
+
+    /// Whether an address answers an echo request within a second.
+    pub fn reaches(&self, address: &str) -> bool {
+        self.exec(&["ping", "-c", "1", "-W", "1", address]).is_ok()
+    }
+
+    /// Waits until an address answers an echo request, and gives what `ping` printed then.
+    pub fn wait_to_reach(&self, address: &str) -> Result<String, Failure> {
+        wait_until(&format!("{} to reach {address}", self.name()), WAIT, || {
+            Ok(self.exec(&["ping", "-c", "1", "-W", "1", address]).ok())
+        })
     }
 
     /// softdpu on this host, in a folder of its own.
@@ -91,12 +113,11 @@ pub fn datagrams(
 ) -> Result<[Process; 2], Failure> {
     let port = port.to_string();
     let mut server = to.start(lab, &format!("server-{port}"), &["iperf3", "-s", "-p", &port, "--forceflush"])?;
-    let up = |line: &str| line.contains("listening").then_some(());
-    server.wait_for_line("iperf3's server", 0, Duration::from_secs(30), up)?;
+    server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
     let address = format!("10.0.0.{}", to.number());
-    let whom = ["iperf3", "-c", &address, "-p", &port, "--bind-dev", interface];
-    let what = ["-u", "-b", rate, "-l", "1000", "-t", "600", "--forceflush"];
-    let client = from.start(lab, &format!("client-{port}"), &[&whom[..], &what[..]].concat())?;
+    let ends = ["iperf3", "-c", &address, "-p", &port, "--bind-dev", interface];
+    let load = ["-u", "-b", rate, "-l", "1000", "-t", "600", "--forceflush"];
+    let client = from.start(lab, &format!("client-{port}"), &[&ends[..], &load[..]].concat())?;
     Ok([client, server])
 }
 
@@ -105,16 +126,108 @@ pub fn datagrams(
 pub const TAP: [&str; 2] = ["-netdev", "tap,id=wire,ifname=wire,script=no,downscript=no,vnet_hdr=off"];
 
 /// What is between two hosts.
+#[derive(Clone, Copy, Debug)]
 pub struct Wire {
     /// The largest packet that it takes, bytes.
     pub mtu: u32,
     /// Whether the hosts have IPv6 addresses instead of IPv4 ones.
     pub v6: bool,
-    /// softdpu's way to it, as the site file calls it.
+    /// The underlay's back end in the site file.
     pub backend: &'static str,
 }
 
+/// Two hosts, each with a softdpu and a TAP `acme0` in the network acme: [`Wire::run_softdpus`].
+///
+/// The daemons come first: a host goes after what runs on it.
+pub struct TwoHosts {
+    /// softdpu on the first host.
+    pub at_a: Daemon,
+    /// softdpu on the second host.
+    pub at_b: Daemon,
+    /// The first host.
+    pub a: Host,
+    /// The second host.
+    pub b: Host,
+}
+
+/// A softdpu without guests between two sites, each a kernel's VXLAN device that knows the gateway alone:
+/// [`Wire::run_gateway`].
+pub struct Gateway {
+    /// The gateway.
+    pub daemon: Daemon,
+    /// The host of the first site's guest, 10.0.1.2.
+    pub a: Host,
+    /// The host of the second site's guest, 10.0.2.2.
+    pub b: Host,
+    _between: Host,
+    _hub: Namespace,
+}
+
 impl Wire {
+    /// As most tests have it: IPv4, packets of 1,500 bytes, the back end that softdpu chooses.
+    pub const ETHERNET: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+
+    /// Runs a scenario on two hosts that it joins. Skipped where this machine makes no hosts.
+    pub fn run(&self, test: &str, scenario: impl FnOnce(&Lab, &Host, &Host) -> Result<(), Failure>) {
+        if !Host::is_possible(test) {
+            return;
+        }
+        Lab::run(test, |lab| {
+            let (a, b) = self.hosts(test)?;
+            scenario(lab, &a, &b)
+        });
+    }
+
+    /// Runs a scenario on two hosts with a softdpu each, whose TAPs have their addresses; the daemons are stopped in
+    /// good order after it.
+    pub fn run_softdpus(
+        &self,
+        test: &str,
+        site: impl Fn(&Host) -> String,
+        scenario: impl FnOnce(&Lab, &mut TwoHosts) -> Result<(), Failure>,
+    ) {
+        if !Host::is_possible(test) {
+            return;
+        }
+        Lab::run(test, |lab| {
+            let (a, b) = self.hosts(test)?;
+            let (at_a, at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
+            for host in [&a, &b] {
+                host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
+            }
+            let mut hosts = TwoHosts { at_a, at_b, a, b };
+            scenario(lab, &mut hosts)?;
+            hosts.at_a.stop()?;
+            hosts.at_b.stop()
+        });
+    }
+
+    /// Runs a scenario on a gateway and its two sites, once they reach each other; the gateway is stopped in good order
+    /// after it. `edit` changes the sample's site file, lab/sites/gateway.toml.
+    pub fn run_gateway(
+        &self,
+        test: &str,
+        edit: impl Fn(String) -> String,
+        scenario: impl FnOnce(&Lab, &mut Gateway) -> Result<(), Failure>,
+    ) {
+        if !Host::is_possible(test) {
+            return;
+        }
+        Lab::run(test, |lab| {
+            let (hosts, hub) = self.many_hosts(test, 3)?;
+            let [a, b, between] = <[Host; 3]>::try_from(hosts).map_err(|_| Failure::new("not three hosts"))?;
+            let site = std::fs::read_to_string(repository().join("lab/sites/gateway.toml")).context("the sample")?;
+            let site = site.replace("\"eth0\"", "\"wire\"").replace("run-directory = \"run\"\n", "");
+            let daemon = between.softdpu(lab, &edit(site))?;
+            self.site_guest(&a)?;
+            self.site_guest(&b)?;
+            a.wait_to_reach("10.0.2.2")?;
+            let mut gateway = Gateway { daemon, a, b, _between: between, _hub: hub };
+            scenario(lab, &mut gateway)?;
+            gateway.daemon.stop()
+        });
+    }
+
     /// The address of a host.
     pub fn address(&self, number: u8) -> String {
         if self.v6 { format!("2001:db8::{number}") } else { format!("192.0.2.{number}") }
@@ -133,14 +246,7 @@ impl Wire {
         Ok((a, b))
     }
 
-    /// Three hosts on one wire, each at its number; the wire is there as long as what comes with them.
-    pub fn three_hosts(&self, test: &str) -> Result<([Host; 3], Namespace), Failure> {
-        let (hosts, hub) = self.many_hosts(test, 3)?;
-        let hosts = <[Host; 3]>::try_from(hosts).map_err(|_| Failure::new("not three hosts".to_owned()))?;
-        Ok((hosts, hub))
-    }
-
-    /// The same with so many.
+    /// So many hosts on one wire, each at its number; the wire is there as long as what comes with them.
     pub fn many_hosts(&self, test: &str, count: u8) -> Result<(Vec<Host>, Namespace), Failure> {
         let hub = Namespace::new(test, "hub")?;
         hub.ip(&["link", "add", "hub", "type", "bridge"])?;
@@ -184,34 +290,19 @@ impl Wire {
     /// A host's site file: a TAP `acme0` at 10.0.0.NUMBER in the network acme, and the other host's behind the
     /// underlay. `network` is what else the network has, `port` what else the TAP has, with a comma before it.
     pub fn site(&self, host: &Host, network: &str, port: &str) -> String {
-        let (number, other) = (host.number(), host.other());
-        format!(
-            r#"[node]
-dataplane = {{ cores = [0] }}
-{underlay}
-[[network]]
-name = "acme"
-vni = 5001
-cidr = "10.0.0.0/16"
-gateway = "10.0.9.9"
-{network}
-[[network.endpoint]]
-address = "10.0.0.{other}"
-mac = "02:5d:00:00:00:0{other}"
-host = "{elsewhere}"
-
-[[device]]
-name = "port"
-tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{number}", interface = "acme0"{port} }}
-"#,
-            underlay = self.underlay(host),
-            elsewhere = self.address(other),
-        )
+        let (own, other) = (host.number(), host.other());
+        Site::on(&[0])
+            .with(&self.underlay(host))
+            .network("acme", 5001, &["10.0.0.0/16"])
+            .with(&format!("gateway = '10.0.9.9'\n{network}"))
+            .endpoint(&[&format!("10.0.0.{other}")], &format!("02:5d:00:00:00:0{other}"), &self.address(other))
+            .tap("port", own, &[&format!("10.0.0.{own}")], port)
+            .to_string()
     }
 
-    /// A site's guest on the first or the second of [three hosts](Self::three_hosts): a kernel's VXLAN device in VNI
-    /// 5001, to which the other site's guest is behind the third host.
-    pub fn site_guest(&self, host: &Host) -> Result<(), Failure> {
+    /// A site's guest on the first or the second host: a kernel's VXLAN device in VNI 5001, to which the other site's
+    /// guest is behind the third host.
+    fn site_guest(&self, host: &Host) -> Result<(), Failure> {
         let (own, gateway) = (self.address(host.number()), self.address(3));
         let mac = |number| format!("02:5d:00:00:0{number}:02");
         let tunnel = ["id", "5001", "local", &own, "remote", &gateway, "dstport", "4789"];
@@ -223,24 +314,9 @@ tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{
         Ok(())
     }
 
-    /// softdpu on both hosts, with that site and the TAPs' addresses.
-    pub fn softdpus(
-        &self,
-        lab: &Lab,
-        hosts: [&Host; 2],
-        site: impl Fn(&Host) -> String,
-    ) -> Result<(Daemon, Daemon), Failure> {
-        let [a, b] = hosts;
-        let daemons = (a.softdpu(lab, &site(a))?, b.softdpu(lab, &site(b))?);
-        for host in hosts {
-            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
-        }
-        Ok(daemons)
-    }
-
     /// The part of a host's site file that says where its underlay is, for the table `node`.
     pub fn underlay(&self, host: &Host) -> String {
         let (address, backend) = (self.address(host.number), self.backend);
-        format!("underlay = {{ interface = \"wire\", address = \"{address}\", backend = \"{backend}\" }}\n")
+        format!("underlay = {{ interface = 'wire', address = '{address}', backend = '{backend}' }}")
     }
 }

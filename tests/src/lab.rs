@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-use crate::{Context, Failure, paths};
+use crate::{Context, Failure, has_two_cpus, paths};
 
 /// How many last lines of each process's log a failure shows.
 const TAIL: usize = 30;
@@ -32,6 +32,14 @@ impl Lab {
         });
         if let Err(error) = result {
             panic!("{name}: {error}");
+        }
+    }
+
+    /// The same for a test of softdpu alone that gives its clients a CPU and a core another. Skipped where there is one
+    /// CPU, or something else under test.
+    pub fn run_on_two_cpus(name: &str, scenario: impl FnOnce(&Lab) -> Result<(), Failure>) {
+        if has_two_cpus(name) {
+            Lab::run(name, scenario);
         }
     }
 
@@ -62,7 +70,7 @@ impl Lab {
         Ok(path)
     }
 
-    /// The last lines of every process that ran here; removes the folder.
+    /// The last lines of every process that ran in it; removes the folder.
     pub fn close(mut self, failed: bool) {
         if failed {
             let mut logs: Vec<PathBuf> = std::fs::read_dir(self.path())

@@ -1,6 +1,6 @@
 //! The harness of softdpu's end-to-end tests and of its demonstration.
 //!
-//! Nothing here links softdpu: it is started, asked and killed from outside, as an operator would do it.
+//! This crate does not link softdpu. It starts, asks and kills it from outside, as an operator would.
 //!
 //! ```text
 //!   Lab ── temporary folder, one test at a time, shows every process's last words when a test fails
@@ -16,11 +16,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abuses;
 mod accel;
 mod capture;
 mod containers;
 mod cpio;
 mod daemon;
+pub mod descriptor;
 mod device;
 mod failure;
 mod guest;
@@ -32,9 +34,11 @@ mod process;
 mod qemu;
 mod report;
 mod server;
+mod site;
 mod storage_daemon;
 mod testpmd;
 mod wait;
+mod worker;
 
 pub use accel::Accel;
 pub use capture::{Capture, Findings, Recording};
@@ -43,14 +47,16 @@ pub use daemon::{Daemon, PortCounts};
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
-pub use hosts::{Host, TAP, Wire, datagrams};
+pub use hosts::{Gateway, Host, TAP, TwoHosts, Wire, datagrams};
 pub use lab::Lab;
 pub use paths::{blkio_tool, job, no_newer_kernel, repository, softdpu};
 pub use process::Process;
 pub use qemu::Qemu;
 pub use report::Report;
 pub use server::{Disk, Server, ServerKind, has_two_cpus};
+pub use site::Site;
 pub use softdpu_testing::{Random, SlowDisk, skip};
 pub use storage_daemon::StorageDaemon;
 pub use testpmd::{Counts, Testpmd, TestpmdPort};
 pub use wait::{wait_until, wait_until_still};
+pub use worker::Worker;

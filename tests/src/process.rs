@@ -214,7 +214,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal, unless the process has ended already: until it is waited for here, its id is nobody else's.
+    /// Sends a signal, unless the process has ended already: until it is waited for, no other process has its id.
     pub fn signal(&mut self, signal: Signal) {
         if let Ok(None) = self.child.try_wait() {
             let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
@@ -229,7 +229,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        // Collects the exit status; there is nobody left to tell.
+        // Collects the exit status; nothing is left to report it to.
         let _ = self.child.wait();
     }
 }

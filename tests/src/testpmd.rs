@@ -1,4 +1,4 @@
-//! DPDK's testpmd as a driver: its virtio-user port is a client of a vhost-user-net socket, told what to do at its
+//! DPDK's testpmd as a driver: its virtio-user port is a client of a vhost-user-net socket, driven at its
 //! console.
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct TestpmdPort<'a> {
     pub arguments: &'a [&'a str],
 }
 
-/// A running testpmd with one port. It forwards once it is told to.
+/// A running testpmd with one port. It forwards once it gets `start`.
 pub struct Testpmd {
     process: Process,
     queues: usize,

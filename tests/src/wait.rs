@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// How often a condition is looked at.
+/// Between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Looks at `condition` until it gives a value, and fails after `deadline` with a sentence that names `what` was
+/// Checks `condition` until it gives a value, and fails after `deadline` with a sentence that names `what` was
 /// awaited.
 pub fn wait_until<T>(
     what: &str,
@@ -16,7 +16,7 @@ pub fn wait_until<T>(
 ) -> Result<T, Failure> {
     let start = Instant::now();
     loop {
-        // Whoever was off the CPU until after the deadline looks once more.
+        // A thread that was off the CPU until after the deadline checks once more.
         let last = start.elapsed() >= deadline;
         if let Some(value) = condition()? {
             return Ok(value);
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_condition_that_comes_true_gives_its_value() {
         let mut calls = 0;
-        let value = wait_until("the third look", Duration::from_secs(20), || {
+        let value = wait_until("the third check", Duration::from_secs(20), || {
             calls += 1;
             Ok((calls == 3).then_some(calls))
         });
@@ -77,17 +77,17 @@ mod tests {
 
     #[test]
     fn a_value_is_still_when_it_was_the_same_for_a_while() {
-        let mut looks = 0;
+        let mut checks = 0;
         let quiet = Duration::from_millis(50);
         let still = wait_until_still("stillness", quiet, Duration::from_secs(20), || {
-            looks += 1;
-            Ok(looks.min(4))
+            checks += 1;
+            Ok(checks.min(4))
         });
         assert_eq!(still.unwrap(), 4);
-        let mut looks = 0;
+        let mut checks = 0;
         let never = wait_until_still("stillness", quiet, Duration::from_millis(100), || {
-            looks += 1;
-            Ok(looks)
+            checks += 1;
+            Ok(checks)
         });
         assert!(never.unwrap_err().to_string().contains("stillness"));
     }

@@ -128,7 +128,7 @@ fn compare(lab: &Lab, pickup: bool, seed: u64) -> Result<Found, Failure> {
 }
 
 #[test]
-fn connections_beside_the_kernels() {
+fn connections_are_tracked_as_the_kernel_tracks_them() {
     if !kernel::is_possible("conntrack") {
         return;
     }
@@ -143,7 +143,7 @@ fn connections_beside_the_kernels() {
             assert!((packets / 3..packets * 9 / 10).contains(&pass), "{pass} of {packets} packets pass");
             assert!(whole > STREAMS as usize * 2 * 8 / 10, "{whole} streams were compared to their end");
             for one in Intended::ALL {
-                assert!(intended.contains_key(&one), "{one:?} is told of, and does not happen");
+                assert!(intended.contains_key(&one), "{one:?} is listed, and does not happen");
             }
             Ok(())
         });

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until, wait_until_still};
+use softdpu_tests::{Daemon, Failure, Host, TwoHosts, Wire, wait_until, wait_until_still};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// As long as nothing changes, what was under way has arrived; and so much may have been.
 const STILL: Duration = Duration::from_millis(500);
 const UNDER_WAY: u64 = 32;
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 /// No device is in a group or has a list.
 fn site(host: &Host) -> String {
@@ -66,23 +66,17 @@ fn arrive(host: &Host, what: &str) -> Result<(), Failure> {
 
 #[test]
 fn groups_and_lists_of_an_interface_change_and_no_packet_passes_by_those_before() {
-    let test = "device-set";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
+    WIRE.run_softdpus("device-set", site, |lab, TwoHosts { at_b, a, b, .. }| {
         let mut ping = a.start(lab, "ping", &["ping", "-q", "-i", "0.01", "10.0.0.2"])?;
-        arrive(&b, "echo requests without groups")?;
+        arrive(b, "echo requests without groups")?;
         at_b.command(&["device", "set", "port", "--security-group", "quiet"])?;
-        refused(&at_b, &b, "security-group")?;
+        refused(at_b, b, "security-group")?;
         at_b.command(&["device", "set", "port", "--security-group", "quiet,echo"])?;
-        arrive(&b, "echo requests that a second group allows")?;
+        arrive(b, "echo requests that a second group allows")?;
         at_b.command(&["device", "set", "port", "--acl", "closed"])?;
-        refused(&at_b, &b, "acl")?;
+        refused(at_b, b, "acl")?;
         at_b.command(&["device", "set", "port", "--no-acl"])?;
-        arrive(&b, "echo requests without the list")?;
+        arrive(b, "echo requests without the list")?;
 
         // What is not there is refused, and nothing changes.
         for wrong in [
@@ -93,23 +87,22 @@ fn groups_and_lists_of_an_interface_change_and_no_packet_passes_by_those_before(
             let error = at_b.command(wrong).err().ok_or_else(|| Failure::new(format!("{wrong:?} was not refused")))?;
             println!("{wrong:?}: {error}");
         }
-        arrive(&b, "echo requests after what was refused")?;
+        arrive(b, "echo requests after what was refused")?;
 
         // A change, and the data plane dies at once: its successor has flows of no one, and goes by the change.
         for _ in 0..3 {
             at_b.command(&["device", "set", "port", "--no-security-group"])?;
-            arrive(&b, "echo requests without groups again")?;
+            arrive(b, "echo requests without groups again")?;
             at_b.command(&["device", "set", "port", "--security-group", "quiet"])?;
-            let before = nothing_passes(&b)?;
+            let before = nothing_passes(b)?;
             at_b.kill_data_plane()?;
-            refused(&at_b, &b, "security-group")?;
-            assert_eq!(echoes(&b)?, before, "a packet passed by what was before the change");
+            refused(at_b, b, "security-group")?;
+            assert_eq!(echoes(b)?, before, "a packet passed by what was before the change");
         }
         at_b.restart()?;
         b.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
-        refused(&at_b, &b, "security-group")?;
+        refused(at_b, b, "security-group")?;
         ping.stop()?;
-        at_a.stop()?;
-        at_b.stop()
+        Ok(())
     });
 }

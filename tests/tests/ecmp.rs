@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until, wait_until_still};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Site, Wire, wait_until, wait_until_still};
 
 const WAIT: Duration = Duration::from_secs(60);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 /// As long as nothing changes, what was under way has arrived.
 const STILL: Duration = Duration::from_secs(1);
 /// The gateways' numbers.
@@ -18,15 +18,9 @@ const SECOND: u8 = 4;
 /// A host of site NUMBER, with a port at 10.0.NUMBER.2, which knows the gateways only; a second network beside it.
 fn site(host: &Host) -> String {
     let (number, other) = (host.number(), host.other());
-    format!(
-        r#"[node]
-dataplane = {{ cores = [0] }}
-{underlay}
-[[network]]
-name = "acme"
-vni  = 5001
-cidr = "10.0.{number}.0/24"
-
+    let (first, second) = (WIRE.address(FIRST), WIRE.address(SECOND));
+    let group = format!(
+        r#"
 [[network.ecmp]]
 name   = "gateways"
 member = [{{ host = "{first}" }}, {{ host = "{second}", weight = 3 }}]
@@ -34,41 +28,28 @@ member = [{{ host = "{first}" }}, {{ host = "{second}", weight = 3 }}]
 [[network.route]]
 prefix = "10.0.{other}.0/24"
 ecmp   = "gateways"
-
-[[network]]
-name = "tools"
-vni  = 5002
-cidr = "10.9.0.0/24"
-
-[[device]]
-name = "port"
-tap  = {{ network = "acme", address = "10.0.{number}.2", mac = "02:5d:00:00:0{number}:02", interface = "acme0" }}
-
-[[device]]
-name = "tool"
-tap  = {{ network = "tools", address = "10.9.0.2", interface = "tools0" }}
-"#,
-        underlay = WIRE.underlay(host),
-        first = WIRE.address(FIRST),
-        second = WIRE.address(SECOND),
-    )
+"#
+    );
+    let port = format!("network = 'acme', address = '10.0.{number}.2', mac = '02:5d:00:00:0{number}:02'");
+    Site::on(&[0])
+        .with(&WIRE.underlay(host))
+        .network("acme", 5001, &[&format!("10.0.{number}.0/24")])
+        .with(&group)
+        .network("tools", 5002, &["10.9.0.0/24"])
+        .device("port", &format!("tap = {{ {port}, interface = 'acme0' }}"))
+        .device("tool", "tap = { network = 'tools', address = '10.9.0.2', interface = 'tools0' }")
+        .to_string()
 }
 
 /// A gateway, which knows both sites' guests.
 fn gateway(host: &Host) -> String {
-    let guest = |site: u8| {
-        format!(
-            "[[network.endpoint]]\naddress = \"10.0.{site}.2\"\nmac = \"02:5d:00:00:0{site}:02\"\nhost = \"{}\"\n",
-            WIRE.address(site)
-        )
-    };
-    format!(
-        "[node]\ndataplane = {{ cores = [0] }}\n{}\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = [\"10.0.1.0/24\", \
-         \"10.0.2.0/24\"]\ntransit = true\n{}{}",
-        WIRE.underlay(host),
-        guest(1),
-        guest(2)
-    )
+    Site::on(&[0])
+        .with(&WIRE.underlay(host))
+        .network("acme", 5001, &["10.0.1.0/24", "10.0.2.0/24"])
+        .with("transit = true")
+        .endpoint(&["10.0.1.2"], "02:5d:00:00:01:02", &WIRE.address(1))
+        .endpoint(&["10.0.2.2"], "02:5d:00:00:02:02", &WIRE.address(2))
+        .to_string()
 }
 
 fn number(value: &serde_json::Value) -> Result<u64, Failure> {
@@ -95,7 +76,7 @@ fn spread(host: &Host) -> Result<(), Failure> {
     host.exec(&["bash", "-c", &send]).map(drop)
 }
 
-/// A packet's way, without the time that each step took.
+/// A packet's path, without the time that each step took.
 fn explain(daemon: &Daemon, to: &str) -> Result<String, Failure> {
     let text =
         daemon.command(&["trace", "explain", "--from", "port", "--to", to, "--protocol", "udp", "--port", "53"])?;
@@ -120,7 +101,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
             let (prefix, router) = (format!("10.0.{}.0/24", host.other()), format!("10.0.{}.1", host.number()));
             host.ip(&["route", "add", &prefix, "via", &router])?;
         }
-        wait_until("the other site to answer", WAIT, || Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok()))?;
+        a.wait_to_reach("10.0.2.2")?;
         wait_until("both gateways to be up", WAIT, || {
             Ok(members(&at_a)?.iter().all(|(_, state)| state == "up").then_some(()))
         })?;
@@ -137,8 +118,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         assert!((60..=140).contains(&sent(0, &now)), "a quarter of 400 goes by the first: {now:?}");
 
         // The first is set down in the middle of transfers.
-        let mut server = b.start(lab, "server", &["iperf3", "-s", "-1", "--forceflush"])?;
-        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+        let mut server = b.iperf_server(lab)?;
         let transfer = ["iperf3", "-c", "10.0.2.2", "-t", "15", "-P", "32", "-b", "500K", "--forceflush"];
         let mut client = a.start(lab, "client", &transfer)?;
         let both = members(&at_a)?;
@@ -150,8 +130,8 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         for daemon in [&at_a, &at_b] {
             daemon.command(&["network", "member", "acme", "gateways", &down, "--down"])?;
         }
-        let told = [members(&at_a)?, members(&at_b)?];
-        assert!(told.iter().all(|[(_, state), _]| state == "down"), "{told:?}");
+        let set = [members(&at_a)?, members(&at_b)?];
+        assert!(set.iter().all(|[(_, state), _]| state == "down"), "{set:?}");
         assert!(client.exited()?.is_none(), "the transfers ended before the gateway was set down");
         // What was under way when the commands returned arrives.
         let arrived =
@@ -159,24 +139,22 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         assert!(client.wait(WAIT)?.success(), "a connection did not go on");
         server.wait(WAIT)?;
         let after = [members(&at_a)?, members(&at_b)?];
-        for (told, after) in told.iter().zip(&after) {
-            assert_eq!(after[0].0, told[0].0, "nothing goes to the gateway that is down");
+        for (set, after) in set.iter().zip(&after) {
+            assert_eq!(after[0].0, set[0].0, "nothing goes to the gateway that is down");
         }
-        assert!(after[0][1].0 > told[0][1].0 + 50, "the transfers went on through the other");
+        assert!(after[0][1].0 > set[0][1].0 + 50, "the transfers went on through the other");
         assert_eq!(frames_in(&at_first)?, arrived, "nothing came to the gateway that is down");
 
         // It may be stopped now, and it is known after a restart that it is down.
         at_first.stop()?;
         let mut at_a = at_a;
         at_a.kill_data_plane()?;
-        wait_until("the other site to answer again", WAIT, || {
-            Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok())
-        })?;
+        a.wait_to_reach("10.0.2.2")?;
         let [(packets, state), _] = members(&at_a)?;
         assert_eq!((packets, state.as_str()), (0, "down"));
         let list = at_a.command(&["network", "list"])?;
         assert!(list.contains("192.0.2.3") && list.contains("down"), "{list}");
-        // One that is gone, and that nobody has set down: its neighbours notice, here sooner than by default.
+        // One that is gone and was not set down: its neighbours notice, in this test sooner than by default.
         for (parameter, value) in [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1")] {
             a.exec(&["bash", "-c", &format!("echo {value} > /proc/sys/net/ipv4/neigh/wire/{parameter}")])?;
         }
@@ -203,7 +181,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
     });
 }
 
-/// All routes of a network are changed at once, or nothing is; what is in force is told.
+/// All routes of a network are changed at once, or nothing is; `trace explain` shows what is in force.
 fn routing(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
     let answer = explain(daemon, "10.0.2.2")?;
     assert!(answer.contains("ECMP group gateways") && answer.contains("host 192.0.2.4, weight 3"), "{answer}");

@@ -118,11 +118,11 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
 
 /// What the daemon has logged, what it shows and what it keeps has no eight bytes of the key, nor as text.
 fn has_no_key(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
-    let mut told = files(&lab.path().join("state"))?;
-    told.push(("the log".into(), daemon.log().join("\n").into_bytes()));
+    let mut shown = files(&lab.path().join("state"))?;
+    shown.push(("the log".into(), daemon.log().join("\n").into_bytes()));
     let pages: [&[&str]; 2] = [&["status"], &["status", "--json"]];
     for page in pages {
-        told.push((page.join(" ").into(), daemon.command(page)?.into_bytes()));
+        shown.push((page.join(" ").into(), daemon.command(page)?.into_bytes()));
     }
     let key = key();
     for part in key.chunks_exact(8) {
@@ -130,7 +130,7 @@ fn has_no_key(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
         let list = part.iter().map(u8::to_string).collect::<Vec<_>>();
         let forms =
             [part.to_vec(), hex.to_uppercase().into(), list.join(", ").into(), list.join(",").into(), hex.into()];
-        for (place, bytes) in &told {
+        for (place, bytes) in &shown {
             assert!(
                 !forms.iter().any(|form| holds(bytes, form)),
                 "{} has a part of the key: {part:?}",
@@ -159,7 +159,7 @@ fn a_guest_on_an_encrypted_disk_notices_no_kill_and_its_file_shows_nothing() {
         write_and_verify(lab, "guest", &encrypted, Some(&key), KILLS)?;
         write_and_verify(lab, "plain-guest", &plain, None, 0)?;
         let (seen, shown) = (fio_sectors(&plain)?, fio_sectors(&encrypted)?);
-        assert!(seen > 1000, "fio's sectors cannot be told in a plain file: {seen}");
+        assert!(seen > 1000, "fio's sectors are not recognised in a plain file: {seen}");
         assert_eq!(shown, 0, "sectors of the encrypted file are as the guest wrote them");
         Ok(())
     });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use softdpu_tests::netns::{Namespace, possible, run};
-use softdpu_tests::{Containers, Context, Failure, Lab, Process, skip, wait_until};
+use softdpu_tests::{Containers, Context, Failure, Lab, Process, Site, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -28,31 +28,19 @@ const DENIED: Flow = FLOWS[3];
 
 /// A site of containers `a` and `b` in one network, with functions.
 fn site(functions: &str, of: [&str; 2]) -> String {
-    let [a, b] = of;
-    format!(
-        r#"
-[node]
-dataplane = {{ cores = [0] }}
-
-[[tenant]]
-name = "acme"
-
-[[network]]
-name = "acme"
-vni  = 5001
-cidr = "10.0.0.0/16"
-{functions}
-[[device]]
-name   = "a"
-tenant = "acme"
-tap    = {{ network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda"{a} }}
-
-[[device]]
-name   = "b"
-tenant = "acme"
-tap    = {{ network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb"{b} }}
-"#
-    )
+    let place = |last: u8, interface: &str, functions: &str| {
+        let keys = format!("network = 'acme', address = '10.0.0.{last}', mac = '02:5d:00:00:00:0{last}'");
+        format!("tap = {{ {keys}, interface = '{interface}'{functions} }}")
+    };
+    Site::on(&[0])
+        .tenants(["acme"])
+        .network("acme", 5001, &["10.0.0.0/16"])
+        .with(functions)
+        .device("a", &place(2, "sda", of[0]))
+        .of("acme")
+        .device("b", &place(3, "sdb", of[1]))
+        .of("acme")
+        .to_string()
 }
 
 /// Containers `a` and `b` in one network, each behind functions.
@@ -219,7 +207,7 @@ fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
     Lab::run("functions-top", |lab| {
         let containers = start(lab, "top")?;
         let packets: u64 = FLOWS.iter().map(|flow| flow.3 as u64).sum();
-        // Sent again where nobody looked before the next window was over, or where one ended in the middle.
+        // Sent again where this test did not look before the next window was over, or where one ended in the middle.
         let mut times = 0;
         let talkers = wait_until("a window with all of them to be over", WAIT, || {
             send(&containers, &FLOWS)?;
@@ -294,7 +282,7 @@ fn a_monitor_comes_and_goes_while_frames_pass_and_outlives_a_kill_and_a_restart(
         let exported = |containers: &Containers| {
             Ok::<_, Failure>(function(containers, "flows")?["monitor"]["exported"].as_u64().unwrap_or_default())
         };
-        // The kernel at `b` may have answered that nobody listens: that is a flow, too.
+        // The kernel at `b` may have answered that no socket listens: that is a flow, too.
         assert!(exported(&containers)? >= FLOWS.len() as u64, "when the change is answered");
         let mut expected = FLOWS.to_vec();
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use softdpu_tests::{Context, Failure, Host, softdpu};
 
-/// Times that a rate is found and tried: somebody else may take the processor in between.
+/// Times that a rate is found and tried: the machine may run something else in between.
 const TRIES: u32 = 10;
 
 /// What `softdpu bench gateway` says of a case.

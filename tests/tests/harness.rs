@@ -95,7 +95,7 @@ fn verification_finds_a_block_of_an_earlier_round() {
 
 const NETWORK: Duration = Duration::from_secs(120);
 
-/// A guest that does what it is told about an interface that QEMU itself makes.
+/// A guest whose job gets its steps on the console, with an interface that QEMU itself makes.
 fn network_guest(lab: &Lab, name: &str, device: &[&str]) -> Result<Guest, Failure> {
     let spec = GuestSpec::new(name).root(Root::NetworkRam).device(GuestDevice::new(device)).job("network");
     let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", name).parameter("MIB", 4))?;

@@ -33,7 +33,8 @@ mod walls;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use softdpu_tests::{Context, Failure, Lab, wait_until};
+use softdpu_tests::abuses::{Tally, is_chosen};
+use softdpu_tests::{Context, Failure, Lab, Site, wait_until};
 
 use bystander::Bystander;
 use lingering::Attacker;
@@ -42,120 +43,31 @@ use scene::{Abuse, Scene};
 /// Distinct abuses there have to be.
 const LEAST: usize = 40;
 
-/// `HOSTILE` stands for what the volume under attack is kept in.
-const SITE: &str = r#"
-[node]
-dataplane = { cores = [0] }
-
-[[tenant]]
-name = "mallory"
-
-[[tenant]]
-name = "alice"
-
-[[volume]]
-name = "hostile"
-HOSTILE
-
-[[volume]]
-name = "second"
-memory = { size = "8 MiB" }
-
-[[volume]]
-name = "bystander"
-file = { path = "bystander.img", size = "8 MiB" }
-
-[[device]]
-name = "hostile-disk"
-tenant = "mallory"
-domain = "mallory-vm"
-virtio-blk = { volume = "hostile", queues = 2, packed = true, socket = "hostile-disk.sock" }
-
-[[device]]
-name = "second-disk"
-tenant = "mallory"
-domain = "mallory-vm"
-virtio-blk = { volume = "second", socket = "second-disk.sock" }
-
-[[device]]
-name = "bystander-disk"
-tenant = "alice"
-domain = "alice-vm"
-virtio-blk = { volume = "bystander", socket = "bystander-disk.sock" }
-"#;
-
-const MEMORY: &str = r#"memory = { size = "8 MiB" }"#;
-const FILE: &str = r#"file = { path = "hostile.img", size = "8 MiB" }"#;
-
-fn abuses() -> Vec<Abuse> {
-    let groups = [descriptors::abuses(), requests::abuses(), rings::abuses(), messages::abuses(), fds::abuses()];
-    let all: Vec<Abuse> = groups.into_iter().flatten().collect();
-    match std::env::var("SOFTDPU_ABUSE") {
-        Ok(part) => all.into_iter().filter(|abuse| abuse.name.contains(&part)).collect(),
-        Err(_) => all,
-    }
+/// The site, with the volume under attack kept in `hostile`.
+fn site(hostile: &str) -> String {
+    let disk = |volume: &str, more: &str| {
+        format!("virtio-blk = {{ volume = '{volume}', socket = '{volume}-disk.sock'{more} }}")
+    };
+    let site = Site::on(&[0])
+        .tenants(["mallory", "alice"])
+        .volume("hostile", hostile)
+        .volume("second", MEMORY)
+        .volume("bystander", "file = { path = 'bystander.img', size = '8 MiB' }")
+        .device("hostile-disk", &disk("hostile", ", queues = 2, packed = true"))
+        .with("tenant = 'mallory'\ndomain = 'mallory-vm'")
+        .device("second-disk", &disk("second", ""))
+        .with("tenant = 'mallory'\ndomain = 'mallory-vm'")
+        .device("bystander-disk", &disk("bystander", ""))
+        .with("tenant = 'alice'\ndomain = 'alice-vm'");
+    site.to_string()
 }
 
-fn run(lab: &Lab, volume: &str) -> Result<(), Failure> {
-    let abuses = abuses();
-    let names: HashSet<&str> = abuses.iter().map(|abuse| abuse.name).collect();
-    assert_eq!(names.len(), abuses.len(), "two abuses have one name");
-    let mut scene = Scene::start(lab, &SITE.replace("HOSTILE", volume))?;
-    let bystander = Bystander::start(&scene.socket("bystander"))?;
-    let (mut held, mut failed) = (0, Vec::new());
-    for abuse in &abuses {
-        let start = Instant::now();
-        let undisturbed = bystander.progress()?;
-        let outcome = scene.play(abuse).and_then(|seen| {
-            bystander.goes_on(undisturbed)?;
-            scene.same_data_plane()?;
-            Ok(seen)
-        });
-        let millis = start.elapsed().as_millis();
-        match outcome {
-            Ok(seen) => {
-                held += 1;
-                eprintln!("ok     {:44} {millis:5} ms  {seen}", abuse.name);
-            }
-            Err(error) => {
-                eprintln!("FAILED {:44} {millis:5} ms  {} → {error}", abuse.name, abuse.what);
-                failed.push(abuse.name);
-                scene.same_data_plane()?;
-            }
-        }
-    }
-    let report = bystander.stop()?;
-    eprintln!("{} abuses: {held} held, {} failed; {report}", abuses.len(), failed.len());
-    scene.stop()?;
-    if !failed.is_empty() {
-        return Err(Failure::new(format!("{} abuses were not contained: {}", failed.len(), failed.join(", "))));
-    }
-    assert!(held >= LEAST || std::env::var_os("SOFTDPU_ABUSE").is_some(), "{held} of at least {LEAST} abuses");
-    Ok(())
-}
-
-#[test]
-fn an_abuse_breaks_nothing_but_its_own_device_on_a_memory_volume() {
-    Lab::run("hostile", |lab| run(lab, MEMORY));
-}
-
-#[test]
-fn an_abuse_breaks_nothing_but_its_own_device_on_a_file_volume() {
-    Lab::run("hostile-file", |lab| run(lab, FILE));
-}
-
-#[test]
-fn what_was_broken_before_a_kill_of_the_data_plane_is_broken_after_it() {
-    Lab::run("hostile-kill", |lab| {
-        let mut scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
-        let bystander = Bystander::start(&scene.socket("bystander"))?;
-        for abuse in &abuses() {
-            // One that the ring remembers, one that only the session does, one that only the in-flight region does.
-            if ["loop", "ring goes with its memory", "in-flight used_idx far away"].contains(&abuse.name) {
-                let seen = scene.play_across_a_kill(abuse).context(abuse.name)?;
-                eprintln!("after a kill: {:44} {seen}", abuse.name);
-            }
-        }
+/// Runs a scenario with a hostile front end and a well-behaved one beside it, which has to have gone on undisturbed.
+fn beside_a_bystander(name: &str, hostile: &str, scenario: impl FnOnce(&mut Scene, &Bystander) -> Result<(), Failure>) {
+    Lab::run(name, |lab| {
+        let mut scene = Scene::start(lab, &site(hostile))?;
+        let mut bystander = Bystander::start(&scene.socket("bystander"))?;
+        scenario(&mut scene, &bystander)?;
         let progress = bystander.progress()?;
         bystander.goes_on(progress)?;
         eprintln!("{}", bystander.stop()?);
@@ -163,18 +75,68 @@ fn what_was_broken_before_a_kill_of_the_data_plane_is_broken_after_it() {
     });
 }
 
+const MEMORY: &str = r#"memory = { size = "8 MiB" }"#;
+const FILE: &str = r#"file = { path = "hostile.img", size = "8 MiB" }"#;
+
+fn all_abuses() -> Vec<Abuse> {
+    let groups = [descriptors::abuses(), requests::abuses(), rings::abuses(), messages::abuses(), fds::abuses()];
+    let all: Vec<Abuse> = groups.into_iter().flatten().collect();
+    let names: HashSet<&str> = all.iter().map(|abuse| abuse.name).collect();
+    assert_eq!(names.len(), all.len(), "two abuses have one name");
+    all
+}
+
+/// Plays all abuses on a volume kept in `hostile`.
+fn play_all(name: &str, hostile: &str) {
+    beside_a_bystander(name, hostile, |scene, bystander| {
+        let mut tally = Tally::default();
+        for abuse in all_abuses().iter().filter(|abuse| is_chosen(abuse.name)) {
+            let undisturbed = bystander.progress()?;
+            tally.play(abuse.name, || {
+                let seen = scene.play(abuse).context(abuse.what)?;
+                bystander.goes_on(undisturbed)?;
+                Ok(seen)
+            });
+            scene.same_data_plane().context(abuse.name)?;
+        }
+        tally.verdict(LEAST)
+    });
+}
+
 #[test]
-fn a_front_end_whose_interrupts_would_block_holds_up_nobody() {
+fn an_abuse_breaks_nothing_but_its_own_device_on_a_memory_volume() {
+    play_all("hostile", MEMORY);
+}
+
+#[test]
+fn an_abuse_breaks_nothing_but_its_own_device_on_a_file_volume() {
+    play_all("hostile-file", FILE);
+}
+
+#[test]
+fn what_was_broken_before_a_kill_of_the_data_plane_is_broken_after_it() {
+    // One that the ring remembers, one that only the session does, one that only the in-flight region does.
+    let kept = ["loop", "ring goes with its memory", "in-flight used_idx far away"];
+    beside_a_bystander("hostile-kill", MEMORY, |scene, _| {
+        let chosen = |abuse: &Abuse| kept.contains(&abuse.name) && is_chosen(abuse.name);
+        for abuse in all_abuses().into_iter().filter(chosen) {
+            let seen = scene.play_across_a_kill(&abuse).context(abuse.name)?;
+            eprintln!("after a kill: {:44} {seen}", abuse.name);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_front_end_whose_interrupts_would_block_holds_up_no_other() {
     /// How long it goes on.
     const TIME: Duration = Duration::from_secs(2);
     /// The most that a round of the bystander on the same core may take: a scheduler's doing on a busy machine. A write
-    /// that blocks ends when somebody reads, if ever.
+    /// that blocks ends when the front end reads, if ever.
     const WORST: Duration = Duration::from_millis(500);
     /// How often that is tried, before it has failed: a round may also take as long as the machine does something else.
     const TRIES: usize = 4;
-    Lab::run("walls", |lab| {
-        let scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
-        let bystander = Bystander::start(&scene.socket("bystander"))?;
+    beside_a_bystander("walls", MEMORY, |scene, bystander| {
         let (mut reads, mut built, mut worst) = (0, 0, Vec::new());
         let mut last;
         loop {
@@ -195,9 +157,8 @@ fn a_front_end_whose_interrupts_would_block_holds_up_nobody() {
         let interrupts = wait_until("an interrupt for each read", SOON, || {
             Ok(Some(scene.interrupts()?).filter(|interrupts| *interrupts >= last))
         })?;
-        eprintln!("{reads} reads and {interrupts} interrupts behind {built} walls; {}", bystander.stop()?);
-        scene.same_data_plane()?;
-        scene.stop()
+        eprintln!("{reads} reads and {interrupts} interrupts behind {built} walls");
+        scene.same_data_plane()
     });
 }
 
@@ -206,40 +167,36 @@ fn a_descriptor_whose_close_waits_holds_up_neither_status_nor_the_next_data_plan
     /// The most that either may take: much for a busy machine, little of the time that a close waits.
     const MOST: Duration = Duration::from_secs(5);
     const _: () = assert!(MOST.as_secs() * 4 < lingering::LINGER.as_secs());
-    Lab::run("lingering", |lab| {
-        let mut scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
-        let bystander = Bystander::start(&scene.socket("bystander"))?;
+    beside_a_bystander("lingering", MEMORY, |scene, bystander| {
         let mut attacker =
             Attacker { socket: scene.socket("hostile"), supervisor: scene.supervisor()?, peers: Vec::new() };
-        for way in lingering::ways() {
+        for attack in lingering::attacks() {
             for kills in [false, true] {
                 bystander.take_worst();
-                (way.go)(&mut attacker).context(way.name)?;
+                (attack.act)(&mut attacker).context(attack.name)?;
                 let start = Instant::now();
                 if kills {
-                    scene.kill_data_plane().context(way.name)?;
+                    scene.kill_data_plane().context(attack.name)?;
                 } else {
-                    scene.same_data_plane().context(way.name)?;
+                    scene.same_data_plane().context(attack.name)?;
                 }
                 let answered = start.elapsed();
                 let progress = bystander.progress()?;
-                bystander.goes_on(progress).context(way.name)?;
+                bystander.goes_on(progress).context(attack.name)?;
                 let worst = bystander.take_worst();
-                eprintln!("{:42} status after {answered:8.1?}, the bystander's slowest round {worst:.1?}", way.name);
-                assert!(answered < MOST, "{}: status was answered after {answered:?}", way.name);
-                assert!(worst < MOST, "{}: a round of the bystander took {worst:?}", way.name);
+                eprintln!("{:42} status after {answered:8.1?}, the bystander's slowest round {worst:.1?}", attack.name);
+                assert!(answered < MOST, "{}: status was answered after {answered:?}", attack.name);
+                assert!(worst < MOST, "{}: a round of the bystander took {worst:?}", attack.name);
             }
         }
-        eprintln!("{} sockets; {}", attacker.peers.len(), bystander.stop()?);
-        scene.stop()
+        eprintln!("{} sockets", attacker.peers.len());
+        Ok(())
     });
 }
 
 #[test]
 fn a_thousand_connections_leave_no_descriptor_behind() {
-    Lab::run("reconnect", |lab| {
-        let mut scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
-        let bystander = Bystander::start(&scene.socket("bystander"))?;
+    beside_a_bystander("reconnect", MEMORY, |scene, bystander| {
         // What is made once, on the first use, is no leak.
         fds::connect_and_go(&scene.socket("hostile"), 20)?;
         let before = scene.descriptors_at_rest(None)?;
@@ -251,9 +208,8 @@ fn a_thousand_connections_leave_no_descriptor_behind() {
         );
         bystander.goes_on(progress)?;
         scene.same_data_plane()?;
-        eprintln!("{}", bystander.stop()?);
         assert!(after.0 <= before.0 && after.1 <= before.1, "descriptors leak");
-        scene.stop()
+        Ok(())
     });
 }
 

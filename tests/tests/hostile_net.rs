@@ -3,7 +3,7 @@
 //! Each abuse begins with an interface that works. After it: frames were dropped and counted under their reason, or
 //! that queue broke, its error eventfd was signalled, and `softdpu status` says why; the interface works again, at once
 //! or with a new connection. All the while two other guests exchange frames, of which the receiver looks at every byte:
-//! none may be anybody else's or other than sent, and the data plane must be the same process.
+//! none may be another guest's or other than sent, and the data plane must be the same process.
 //!
 //! Floods are measured, see [`floods`].
 
@@ -29,9 +29,10 @@ mod receive;
 mod scene;
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use softdpu_tests::{Failure, Lab};
+use softdpu_tests::abuses::{Tally, is_chosen};
+use softdpu_tests::{Context, Failure, Lab};
 
 use pair::Pair;
 use scene::{Abuse, Scene};
@@ -47,60 +48,45 @@ fn abuses() -> Vec<Abuse> {
     let all: Vec<Abuse> = groups.into_iter().flatten().collect();
     let names: HashSet<&str> = all.iter().map(|abuse| abuse.name).collect();
     assert_eq!(names.len(), all.len(), "two abuses have one name");
-    all.into_iter().filter(|abuse| chosen(abuse.name)).collect()
+    all.into_iter().filter(|abuse| is_chosen(abuse.name)).collect()
 }
 
-/// `SOFTDPU_ABUSE` chooses those whose names have these words.
-fn chosen(name: &str) -> bool {
-    std::env::var("SOFTDPU_ABUSE").map_or(true, |part| name.contains(&part))
+/// Runs a scenario with a hostile guest and a well-behaved pair beside it. The pair sends `pace` frames a second, or as
+/// many as it can.
+fn beside_a_pair(name: &str, pace: Option<u64>, scenario: impl FnOnce(&Scene, &Pair) -> Result<(), Failure>) {
+    Lab::run(name, |lab| {
+        let scene = Scene::start(lab)?;
+        let mut pair = Pair::start(&scene, pace)?;
+        scenario(&scene, &pair)?;
+        eprintln!("{}", pair.stop(&scene)?);
+        scene.stop()
+    });
 }
 
 #[test]
-fn an_abuse_is_counted_or_breaks_its_own_queue_and_reaches_nobody() {
-    Lab::run("hostile-net", |lab| {
-        let scene = Scene::start(lab)?;
-        let pair = Pair::start(&scene, Some(pair::GENTLE))?;
-        let (mut held, mut failed) = (0, Vec::new());
+fn an_abuse_is_counted_or_breaks_its_own_queue_and_reaches_no_other_guest() {
+    beside_a_pair("hostile-net", Some(pair::GENTLE), |scene, pair| {
+        let mut tally = Tally::default();
         for abuse in &abuses() {
-            let start = Instant::now();
             let undisturbed = pair.received()?;
-            let outcome = scene.play(abuse).and_then(|seen| {
+            tally.play(abuse.name, || {
+                let seen = scene.play(abuse)?;
                 pair.goes_on(undisturbed)?;
-                scene.same_data_plane()?;
                 Ok(seen)
             });
-            let millis = start.elapsed().as_millis();
-            match outcome {
-                Ok(seen) => {
-                    held += 1;
-                    eprintln!("ok     {:50} {millis:5} ms  {seen}", abuse.name);
-                }
-                Err(error) => {
-                    eprintln!("FAILED {:50} {millis:5} ms  {error}", abuse.name);
-                    failed.push(abuse.name);
-                    scene.same_data_plane()?;
-                }
-            }
+            scene.same_data_plane().context(abuse.name)?;
         }
-        eprintln!("{held} abuses held, {} failed; {}", failed.len(), pair.stop(&scene)?);
-        scene.stop()?;
-        if !failed.is_empty() {
-            return Err(Failure::new(format!("{} abuses were not contained: {}", failed.len(), failed.join(", "))));
-        }
-        assert!(held >= LEAST || std::env::var_os("SOFTDPU_ABUSE").is_some(), "{held} of at least {LEAST} abuses");
-        Ok(())
+        tally.verdict(LEAST)
     });
 }
 
 #[test]
 fn a_flood_takes_nothing_from_a_pair_that_asks_for_less_than_its_share() {
-    Lab::run("hostile-floods", |lab| {
-        let scene = Scene::start(lab)?;
-        let pair = Pair::start(&scene, None)?;
-        let pace = floods::find_pace(&pair)?;
+    beside_a_pair("hostile-floods", None, |scene, pair| {
+        let pace = floods::find_pace(pair)?;
         let mut failed = Vec::new();
-        for flood in floods::floods().into_iter().filter(|flood| chosen(flood.name)) {
-            let seen = floods::tried(|| floods::play(&scene, &pair, pace, &flood))?;
+        for flood in floods::floods().into_iter().filter(|flood| is_chosen(flood.name)) {
+            let seen = floods::tried(|| floods::play(scene, pair, pace, &flood))?;
             let ok = seen.ratio >= floods::LEAST_RATIO;
             eprintln!("{} {:36} {seen}", if ok { "ok    " } else { "FAILED" }, flood.name);
             if !ok {
@@ -108,7 +94,7 @@ fn a_flood_takes_nothing_from_a_pair_that_asks_for_less_than_its_share() {
             }
             scene.same_data_plane()?;
         }
-        for (name, seen) in floods::play_storms(&scene, &pair, pace)? {
+        for (name, seen) in floods::play_storms(scene, pair, pace)? {
             let ok = seen.ratio >= floods::LEAST_RATIO;
             eprintln!("{} {name:42} {seen}", if ok { "ok    " } else { "FAILED" });
             if !ok {
@@ -116,8 +102,7 @@ fn a_flood_takes_nothing_from_a_pair_that_asks_for_less_than_its_share() {
             }
             scene.same_data_plane()?;
         }
-        eprintln!("paced at {pace} frames/s; {}", pair.stop(&scene)?);
-        scene.stop()?;
+        eprintln!("paced at {pace} frames/s");
         assert!(failed.is_empty(), "the pair lost more than a tenth of its frames to: {}", failed.join(", "));
         Ok(())
     });

@@ -112,7 +112,7 @@ impl Worker {
     }
 
     /// Submits until the ring is as deep as it is to be. No two requests for one block at once: their order would be
-    /// nobody's.
+    /// undefined.
     fn fill(&mut self) {
         for slot in 0..DEPTH {
             if self.slots[usize::from(slot)].is_some() {

@@ -35,53 +35,51 @@ fn qemu_io(tool: &Path, socket: &Path, commands: &[&str]) -> Result<String, Fail
     run(command.args(["--image-opts", &image_options(socket)]))
 }
 
-#[test]
-fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
-    let test = "qemu_io_reads_back_what_it_wrote_zeroed_and_discarded";
-    let Some(tool) = tool(test, "qemu-io") else { return };
-    Lab::run("qemu-io", |lab| {
+/// Runs a scenario with a tool of QEMU's and the socket of a disk of 64 MiB, which `data.img` has.
+fn with_disk(test: &str, tool_name: &str, scenario: impl FnOnce(&Lab, &Path, &Path) -> Result<(), Failure>) {
+    let Some(tool) = tool(test, tool_name) else { return };
+    Lab::run(test, |lab| {
         let disk = Disk::new("data", lab.image("data.img", 64 * MIB)?);
         let server = Server::start(ServerKind::from_environment()?, lab, &[disk])?;
-        let socket = server.guest_disk("data")?.socket;
-        qemu_io(&tool, &socket, &["write -P 0xa5 0 1M", "write -P 0x5a 1M 64k", "write -P 0x11 4095k 3k", "flush"])?;
+        scenario(lab, &tool, &server.guest_disk("data")?.socket)?;
+        server.stop()
+    });
+}
+
+#[test]
+fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
+    with_disk("qemu-io", "qemu-io", |lab, tool, socket| {
+        qemu_io(tool, socket, &["write -P 0xa5 0 1M", "write -P 0x5a 1M 64k", "write -P 0x11 4095k 3k", "flush"])?;
         // A second connection: what was written is in the volume, not in the first one's memory.
-        qemu_io(&tool, &socket, &["read -P 0xa5 0 1M", "read -P 0x5a 1M 64k", "read -P 0x11 4095k 3k"])?;
-        qemu_io(&tool, &socket, &["write -z 64k 128k", "read -P 0 64k 128k", "read -P 0xa5 0 64k"])?;
-        qemu_io(&tool, &socket, &["discard 512k 256k", "read -P 0xa5 256k 256k", "read -P 0xa5 768k 256k"])?;
+        qemu_io(tool, socket, &["read -P 0xa5 0 1M", "read -P 0x5a 1M 64k", "read -P 0x11 4095k 3k"])?;
+        qemu_io(tool, socket, &["write -z 64k 128k", "read -P 0 64k 128k", "read -P 0xa5 0 64k"])?;
+        qemu_io(tool, socket, &["discard 512k 256k", "read -P 0xa5 256k 256k", "read -P 0xa5 768k 256k"])?;
         let bytes = std::fs::read(lab.path().join("data.img")).context("reading the volume's file")?;
         assert!(bytes[..64 << 10].iter().all(|byte| *byte == 0xa5), "the file does not hold what was written");
         assert!(bytes[64 << 10..192 << 10].iter().all(|byte| *byte == 0), "the file does not hold the zeroes");
-        server.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn a_pattern_that_is_not_there_is_noticed() {
-    let Some(tool) = tool("a_pattern_that_is_not_there_is_noticed", "qemu-io") else { return };
-    Lab::run("qemu-io-wrong", |lab| {
-        let disk = Disk::new("data", lab.image("data.img", 64 * MIB)?);
-        let server = Server::start(ServerKind::from_environment()?, lab, &[disk])?;
-        let socket = server.guest_disk("data")?.socket;
-        assert!(qemu_io(&tool, &socket, &["write -P 0xa5 0 64k", "read -P 0x5a 0 64k"]).is_err());
-        server.stop()
+    with_disk("qemu-io-wrong", "qemu-io", |_, tool, socket| {
+        assert!(qemu_io(tool, socket, &["write -P 0xa5 0 64k", "read -P 0x5a 0 64k"]).is_err());
+        Ok(())
     });
 }
 
 #[test]
 fn qemu_img_bench_reads_and_writes_at_depth_32() {
-    let Some(tool) = tool("qemu_img_bench_reads_and_writes_at_depth_32", "qemu-img") else { return };
-    Lab::run("qemu-img", |lab| {
-        let disk = Disk::new("data", lab.image("data.img", 64 * MIB)?);
-        let server = Server::start(ServerKind::from_environment()?, lab, &[disk])?;
-        let socket = server.guest_disk("data")?.socket;
-        let options = image_options(&socket);
+    with_disk("qemu-img", "qemu-img", |_, tool, socket| {
+        let options = image_options(socket);
         for direction in [&["-w", "--pattern=165"][..], &[]] {
-            let mut command = Command::new(&tool);
+            let mut command = Command::new(tool);
             command.args(["bench", "-c", "100000", "-d", "32", "-s", "4096"]).args(direction);
             let text = run(command.args(["--image-opts", &options]))?;
             assert!(text.contains("Run completed"), "{text}");
             eprintln!("qemu-img bench {direction:?}: {}", text.trim().lines().last().unwrap_or_default());
         }
-        server.stop()
+        Ok(())
     });
 }

@@ -6,14 +6,14 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, datagrams, wait_until};
+use softdpu_tests::{Daemon, Failure, Host, TwoHosts, Wire, datagrams, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// How often rates are measured, before they have failed to be what is asked: the machine may be busy with something
 /// else.
 const TRIES: usize = 4;
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-/// What each sender tries, bits a second: far more than any meter here allows.
+const WIRE: Wire = Wire::ETHERNET;
+/// What each sender tries, bits a second: far more than any meter of this test allows.
 const TRIED: &str = "10M";
 
 /// The first host has two interfaces, of one tenant.
@@ -71,7 +71,7 @@ impl Counts {
 
     fn port(&self, device: &str) -> &Value {
         let devices = self.status["devices"].as_array().into_iter().flatten();
-        devices.filter(|known| known["name"] == device).map(|known| &known["port"]).next().unwrap_or(&Value::Null)
+        devices.filter(|entry| entry["name"] == device).map(|entry| &entry["port"]).next().unwrap_or(&Value::Null)
     }
 
     fn by_flow(&self) -> u64 {
@@ -95,7 +95,7 @@ fn rate([before, after]: &[Counts; 2], meter: &str, colours: &[&str]) -> f64 {
 }
 
 /// Measures until what is green, and what passes, of a meter are about what is asked, megabits a second. The
-/// measurement's two ends are known to some milliseconds where nobody is held up.
+/// measurement's two ends are known to some milliseconds where no process is held up.
 fn passes(daemon: &Daemon, meter: &str, [green, all]: [f64; 2], what: &str) -> Result<[Counts; 2], Failure> {
     let about = |found: f64, asked: f64| (asked * 0.6..=asked * 1.4).contains(&found);
     let mut seen = Vec::new();
@@ -113,30 +113,24 @@ fn passes(daemon: &Daemon, meter: &str, [green, all]: [f64; 2], what: &str) -> R
 
 #[test]
 fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_on() {
-    let test = "meters";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (mut at_a, at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
+    WIRE.run_softdpus("meters", site, |lab, TwoHosts { at_a, a, b, .. }| {
         a.ip(&["addr", "add", "10.0.0.3/16", "dev", "acme1"])?;
-        let send = |interface, port| datagrams(lab, [&a, &b], interface, port, TRIED);
+        let send = |interface, port| datagrams(lab, [a, b], interface, port, TRIED);
         let mut senders = [send("acme0", 5301)?, send("acme1", 5302)?];
         wait_until("datagrams of both interfaces", WAIT, || {
-            let counts = Counts::now(&at_a)?;
+            let counts = Counts::now(at_a)?;
             Ok((counts.frames("port") > 1000 && counts.frames("second") > 1000).then_some(()))
         })?;
 
         // The interface's own: what is green, what is yellow, and the rest is dropped and says why.
-        let counts = passes(&at_a, "device port", [1.0, 2.0], "the interface")?;
+        let counts = passes(at_a, "device port", [1.0, 2.0], "the interface")?;
         let [before, after] = &counts;
         let red = after.meter("device port", "red", "packets") - before.meter("device port", "red", "packets");
         let dropped = after.metered("port") - before.metered("port");
         assert!(red > 100 && dropped.abs_diff(red) < red / 4, "{red} red, {dropped} dropped");
         assert_eq!(after.metered("second"), 0, "the other interface has no meter");
         wait_until("flows to be metered", WAIT, || {
-            Ok((Counts::now(&at_a)?.by_flow() > before.by_flow() + 1000).then_some(()))
+            Ok((Counts::now(at_a)?.by_flow() > before.by_flow() + 1000).then_some(()))
         })?;
 
         // Their tenant's, from the moment that the command returns, and for both together; it is the same after a
@@ -144,32 +138,31 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
         let set = ["tenant", "set", "default", "--meter-committed", "1 Mbit/s", "--meter-committed-burst", "16 KiB"];
         at_a.command(&[&set[..], &["--meter-peak", "1500 kbit/s", "--meter-peak-burst", "64 KiB"]].concat())?;
         for what in ["the tenant's two interfaces", "the same with another data plane"] {
-            let counts = passes(&at_a, "tenant default", [1.0, 1.5], what)?;
+            let counts = passes(at_a, "tenant default", [1.0, 1.5], what)?;
             assert!(counts[1].metered("second") > counts[0].metered("second") + 100, "it counts for both");
             at_a.kill_data_plane()?;
-            wait_until("datagrams again", WAIT, || Ok((Counts::now(&at_a)?.frames("second") > 1000).then_some(())))?;
+            wait_until("datagrams again", WAIT, || Ok((Counts::now(at_a)?.frames("second") > 1000).then_some(())))?;
         }
 
         // Another of the interface, by the other algorithm.
         at_a.command(&["tenant", "set", "default", "--no-meter"])?;
         let set = ["device", "set", "port", "--meter-committed", "3 Mbit/s", "--meter-committed-burst", "16 KiB"];
         at_a.command(&[&set[..], &["--meter-excess", "1 Mbit/s", "--meter-excess-burst", "64 KiB"]].concat())?;
-        passes(&at_a, "device port", [3.0, 4.0], "the interface's new meter")?;
+        passes(at_a, "device port", [3.0, 4.0], "the interface's new meter")?;
         let error =
             at_a.command(&["device", "set", "port", "--meter-committed", "3 Mbit/s", "--meter-peak", "1 Mbit/s"]);
         let error = error.err().ok_or_else(|| Failure::new("a peak below the committed rate was taken"))?.to_string();
         assert!(error.contains("the peak rate is below the committed rate"), "{error}");
         at_a.command(&["device", "set", "port", "--no-meter"])?;
-        let [before, after] = measure(&at_a)?;
-        assert_eq!(after.metered("port"), before.metered("port"), "nobody meters it");
+        let [before, after] = measure(at_a)?;
+        assert_eq!(after.metered("port"), before.metered("port"), "it has no meter");
         assert_eq!(after.status["meters"], Value::Array(vec![]), "there are no meters");
         wait_until("it to go on", WAIT, || {
-            Ok((Counts::now(&at_a)?.frames("port") > before.frames("port") + 1000).then_some(()))
+            Ok((Counts::now(at_a)?.frames("port") > before.frames("port") + 1000).then_some(()))
         })?;
         for process in senders.iter_mut().flatten() {
             process.stop()?;
         }
-        at_a.stop()?;
-        at_b.stop()
+        Ok(())
     });
 }

@@ -14,37 +14,25 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use softdpu_tests::{
-    Context, Daemon, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Process, Root, Wire, wait_until,
+    Context, Daemon, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Process, Root, Site, Wire, wait_until,
 };
 
 /// A step takes seconds, without KVM and on a busy machine some tens of them.
 const DEADLINE: Duration = Duration::from_secs(120);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 const GUEST: &str = "10.0.0.5";
 const GUEST_MAC: &str = "02:5d:00:00:00:05";
 /// Bytes of a line that the guest sends back: a few frames together with others, and more than a frame's head.
 const LINE: usize = 700;
 
-fn site(host: &Host, format: &str, others: &str) -> String {
-    let underlay = WIRE.underlay(host);
-    format!(
-        r#"
-[node]
-dataplane = {{ cores = [0] }}
-{underlay}
-[[network]]
-name = "acme"
-vni  = 5001
-cidr = "10.0.0.0/16"
-gateway = "10.0.255.254"
-{others}
-[[device]]
-name   = "vm"
-domain = "vm"
-virtio-net = {{ network = "acme", address = "{GUEST}", mac = "{GUEST_MAC}", {format} }}
-"#
-    )
+fn site(host: &Host, format: &str) -> Site {
+    let interface = format!("network = 'acme', address = '{GUEST}', mac = '{GUEST_MAC}', {format}");
+    Site::on(&[0])
+        .with(&WIRE.underlay(host))
+        .network("acme", 5001, &["10.0.0.0/16"])
+        .with("gateway = '10.0.255.254'")
+        .device("vm", &format!("domain = 'vm'\nvirtio-net = {{ {interface} }}"))
 }
 
 /// Says something to QEMU's monitor and gives what it answers.
@@ -117,20 +105,12 @@ fn frames(daemon: &Daemon) -> Result<u64, Failure> {
 
 /// Moves a guest with rings of that format.
 fn moves(test: &str, format: &str) {
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let port = "[[device]]\nname = \"port\"\ntap = { network = \"acme\", address = \"10.0.0.1\", mac = \
-                    \"02:5d:00:00:00:01\", interface = \"acme0\" }\n";
-        let at_a = a.softdpu(lab, &site(&a, format, port))?;
+    WIRE.run(test, |lab, a, b| {
+        let at_a = a.softdpu(lab, &site(a, format).tap("port", 1, &["10.0.0.1"], "").to_string())?;
         a.ip(&["addr", "add", "10.0.0.1/16", "dev", "acme0"])?;
-        let elsewhere = format!(
-            "[[network.endpoint]]\naddress = \"10.0.0.1\"\nmac = \"02:5d:00:00:00:01\"\nhost = \"{}\"\n",
-            WIRE.address(a.number())
-        );
-        let at_b = b.softdpu(lab, &site(&b, format, &elsewhere))?;
+        let elsewhere = WIRE.address(a.number());
+        let at_b = site(b, format).endpoint(&["10.0.0.1"], "02:5d:00:00:00:01", &elsewhere);
+        let at_b = b.softdpu(lab, &at_b.to_string())?;
 
         let mut guest = boot(lab, &at_a, "vm", &[])?;
         guest.booted()?;
@@ -163,24 +143,14 @@ fn moves(test: &str, format: &str) {
         }
         let before = echo.sent;
 
-        // Nobody is at a any more; the network learns where the guest is.
+        // The guest is no longer at a: an endpoint says where it is.
         drop(guest);
         wait_until("the source's connection to end", DEADLINE, || {
             Ok((at_a.device("vm")?["state"] != "running").then_some(()))
         })?;
         at_a.command(&["device", "remove", "vm"])?;
-        at_a.command(&[
-            "network",
-            "endpoint",
-            "add",
-            "acme",
-            "--address",
-            GUEST,
-            "--mac",
-            GUEST_MAC,
-            "--host",
-            &WIRE.address(b.number()),
-        ])?;
+        let place = ["--address", GUEST, "--mac", GUEST_MAC, "--host", &WIRE.address(b.number())];
+        at_a.command(&[&["network", "endpoint", "add", "acme"], &place[..]].concat())?;
         for _ in 0..20 {
             echo.settle()?;
             echo.offer()?;

@@ -7,59 +7,41 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Random, Root, wait_until};
+use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Root, Site, wait_until};
 
 /// A step takes seconds, without KVM and on a busy machine some tens of them.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Cores of the data plane: one that has all queues, or two that share them, receive queues of a guest on one, transmit
 /// queues on the other.
-const ONE: &str = "[0]";
-const TWO: &str = "[0, 1]";
+const ONE: &[u32] = &[0];
+const TWO: &[u32] = &[0, 1];
 
 /// What the web servers' file has.
 const MIB: u32 = 16;
 
 /// acme has IPv4 and IPv6, globex the same addresses; `packed` and `queues` are those of acme's interfaces.
-fn site(packed: bool, queues: u16, cores: &str) -> String {
-    let mut site = format!("[node]\ndataplane = {{ cores = {cores} }}\n");
-    site.push_str(
-        r#"
-[[tenant]]
-name = "acme"
-
-[[tenant]]
-name = "globex"
-
-[[network]]
-name   = "acme-vpc"
-tenant = "acme"
-vni    = 5001
-cidr   = ["10.0.0.0/16", "fd00:5d::/64"]
-mtu    = 1440
-dns    = ["10.0.0.53", "fd00:5d::53"]
-
-[[network]]
-name    = "globex-vpc"
-tenant  = "globex"
-vni     = 5002
-cidr    = "10.0.0.0/16"
-gateway = "10.0.255.254"
-
-[[device]]
-name       = "globex-vm1"
-tenant     = "globex"
-virtio-net = { network = "globex-vpc", address = "10.0.0.2" }
-"#,
-    );
-    for number in [1, 2] {
-        let last = number + 1;
-        site += &format!("\n[[device]]\nname = \"acme-vm{number}\"\ntenant = \"acme\"\n");
-        site += &format!(
-            "virtio-net = {{ network = \"acme-vpc\", address = [\"10.0.0.{last}\", \"fd00:5d::{last}\"], packed = {packed}, queues = {queues} }}\n"
-        );
-    }
-    site
+fn site(packed: bool, queues: u16, cores: &[u32]) -> String {
+    let interface = |last: u8| {
+        let addresses = format!("['10.0.0.{last}', 'fd00:5d::{last}']");
+        let keys = format!("network = 'acme-vpc', address = {addresses}, packed = {packed}, queues = {queues}");
+        format!("virtio-net = {{ {keys} }}")
+    };
+    Site::on(cores)
+        .tenants(["acme", "globex"])
+        .network("acme-vpc", 5001, &["10.0.0.0/16", "fd00:5d::/64"])
+        .of("acme")
+        .with("mtu = 1440\ndns = ['10.0.0.53', 'fd00:5d::53']")
+        .network("globex-vpc", 5002, &["10.0.0.0/16"])
+        .of("globex")
+        .with("gateway = '10.0.255.254'")
+        .device("globex-vm1", "virtio-net = { network = 'globex-vpc', address = '10.0.0.2' }")
+        .of("globex")
+        .device("acme-vm1", &interface(2))
+        .of("acme")
+        .device("acme-vm2", &interface(3))
+        .of("acme")
+        .to_string()
 }
 
 /// Boots the guest of the device `name`, with the address that DHCP gives it.
@@ -83,8 +65,9 @@ fn finish(guests: Vec<Guest>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// acme's guests get their addresses, see each other and the gateway over IPv4 and IPv6, and transfer both ways.
-fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &str) -> Result<(), Failure> {
+/// acme's guests get their addresses, see each other and the gateway over IPv4 and IPv6, and transfer in both
+/// directions.
+fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &[u32]) -> Result<(), Failure> {
     let daemon = Daemon::start(lab.path(), &site(packed, queues, cores))?;
     let mut first = boot(lab, &daemon, "acme-vm1", queues.into())?;
     let mut second = boot(lab, &daemon, "acme-vm2", queues.into())?;
@@ -201,7 +184,7 @@ fn two_guests_of_a_tenant_reach_each_other_over_packed_queues() {
 }
 
 #[test]
-fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
+fn another_tenants_guest_with_the_same_address_reaches_only_itself() {
     Lab::run("net-tenants", |lab| {
         let daemon = Daemon::start(lab.path(), &site(true, 1, ONE))?;
         let mut first = boot(lab, &daemon, "acme-vm1", 1)?;
@@ -223,7 +206,7 @@ fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
         other.ask("ping 10.0.255.254", DEADLINE)?;
         second.ask("silence 10.0.255.254", DEADLINE)?;
 
-        // The counters tell who moved what: a file crossed acme's network, and none globex's.
+        // The counters show what each port moved: a file crossed acme's network, and none globex's.
         let file = u64::from(MIB) << 20;
         let moved = [("acme-vm1", "bytes_in"), ("acme-vm2", "bytes_out"), ("globex-vm1", "bytes_in")];
         let moved = moved.map(|(port, counter)| daemon.port(port).map(|port| port.count(counter)));
@@ -254,11 +237,9 @@ fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
 }
 
 /// Kills the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in its place.
-fn survive(lab: &Lab, packed: bool, cores: &str) -> Result<(), Failure> {
+fn survive(lab: &Lab, packed: bool, cores: &[u32]) -> Result<(), Failure> {
     const KILLS: u64 = 5;
     const REPEATS: u32 = 4;
-    let mut random = Random::from_environment();
-    eprintln!("SOFTDPU_SEED={}", random.seed);
     let mut daemon = Daemon::start(lab.path(), &site(packed, 1, cores))?;
     let mut first = boot(lab, &daemon, "acme-vm1", 1)?;
     let mut second = boot(lab, &daemon, "acme-vm2", 1)?;
@@ -268,29 +249,11 @@ fn survive(lab: &Lab, packed: bool, cores: &str) -> Result<(), Failure> {
     let fetch = format!("fetch 10.0.0.2 cgi-bin/stream?{REPEATS}");
     // From the server itself, where it passes no interface.
     let sum = field(&mut first, &fetch, "sum")?;
-    let fetched = |guest: &Guest| guest.reports().iter().filter(|report| report.step == "fetch").count();
-    let (mut during, mut kills) = (0, 0);
-    while during < KILLS {
-        assert!(kills < 8 * KILLS, "{kills} kills, and only {during} of them during a transfer");
-        second.type_line(&fetch)?;
-        second.step("progress", DEADLINE)?;
-        let before = fetched(&second);
-        while during < KILLS {
-            std::thread::sleep(random.between(Duration::from_millis(20), Duration::from_millis(500)));
-            if fetched(&second) > before {
-                break;
-            }
-            let time = daemon.kill_data_plane()?;
-            kills += 1;
-            eprintln!("kill {kills}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
-            second.check()?;
-            if fetched(&second) == before {
-                during += 1;
-            }
-        }
-        let report = second.step("fetch", DEADLINE)?;
-        assert_eq!(report.get::<String>("sum")?, sum, "what arrived is not what was sent");
-    }
+    let kills = second.fetch_through((&fetch, &sum), KILLS, Duration::from_millis(500), DEADLINE, |during| {
+        let time = daemon.kill_data_plane()?;
+        eprintln!("a kill after {during} in transfers: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+        Ok(())
+    })?;
     assert_eq!(daemon.data_plane()?.1, kills, "status counts other restarts than there were kills");
     finish(vec![first, second])?;
     daemon.stop()

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Host, Site, Wire, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 fn site(host: &Host) -> String {
-    format!("[node]\ndataplane = {{ cores = [0] }}\n{}", WIRE.underlay(host))
+    Site::on(&[0]).with(&WIRE.underlay(host)).to_string()
 }
 
 /// A port in the network, at 10.0.0.NUMBER, and its interface with that address.
@@ -30,25 +30,12 @@ fn endpoint(daemon: &Daemon, other: u8, host: &str, more: &[&str]) -> Result<Str
     daemon.command(&[&place, more].concat())
 }
 
-fn reach(from: &Host) -> Result<(), Failure> {
-    let address = format!("10.0.0.{}", from.other());
-    wait_until(&format!("{} to reach {address}", from.name()), WAIT, || {
-        Ok(from.exec(&["ping", "-c", "1", "-W", "1", &address]).ok())
-    })?;
-    Ok(())
-}
-
 #[test]
 fn networks_ports_and_guests_elsewhere_come_and_go_while_it_runs() {
-    let test = "changes";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let mut at_a = a.softdpu(lab, &site(&a))?;
-        let at_b = b.softdpu(lab, &site(&b))?;
-        for (daemon, host) in [(&at_a, &a), (&at_b, &b)] {
+    WIRE.run("changes", |lab, a, b| {
+        let mut at_a = a.softdpu(lab, &site(a))?;
+        let at_b = b.softdpu(lab, &site(b))?;
+        for (daemon, host) in [(&at_a, a), (&at_b, b)] {
             daemon.command(&[
                 "network",
                 "add",
@@ -63,7 +50,7 @@ fn networks_ports_and_guests_elsewhere_come_and_go_while_it_runs() {
             port(daemon, host)?;
             endpoint(daemon, host.other(), &WIRE.address(host.other()), &[])?;
         }
-        reach(&a)?;
+        a.wait_to_reach("10.0.0.2")?;
         let list = at_a.command(&["network", "list", "--json"])?;
         assert!(list.contains(r#""remote_endpoints":1"#) && list.contains(r#""ports":1"#), "{list}");
 
@@ -80,24 +67,24 @@ fn networks_ports_and_guests_elsewhere_come_and_go_while_it_runs() {
             let error = refused.err().ok_or_else(|| Failure::new(format!("{why} was not refused")))?;
             println!("{why}: {error}");
         }
-        reach(&a)?;
+        a.wait_to_reach("10.0.0.2")?;
 
-        // To a host where nobody is, and back.
+        // To a host that does not exist, and back.
         endpoint(&at_a, 2, "192.0.2.77", &["--replace"])?;
         assert!(
             a.exec(&["ping", "-c", "3", "-i", "0.2", "-W", "1", "10.0.0.2"]).is_err(),
             "it still goes to the old host"
         );
         endpoint(&at_a, 2, &WIRE.address(2), &["--replace"])?;
-        reach(&a)?;
+        a.wait_to_reach("10.0.0.2")?;
 
         // The next data plane, and the next daemon, know it all.
         at_a.kill_data_plane()?;
-        reach(&a)?;
+        a.wait_to_reach("10.0.0.2")?;
         at_a.stop()?;
-        let at_a = a.softdpu(lab, &site(&a))?;
+        let at_a = a.softdpu(lab, &site(a))?;
         a.ip(&["addr", "add", "10.0.0.1/16", "dev", "acme0"])?;
-        reach(&a)?;
+        a.wait_to_reach("10.0.0.2")?;
 
         at_a.command(&["device", "remove", "port"])?;
         at_a.command(&["network", "endpoint", "remove", "acme", "10.0.0.2"])?;
@@ -117,17 +104,12 @@ fn is_tap(host: &Host, name: &str) -> bool {
 
 #[test]
 fn a_tap_whose_name_is_taken_or_that_is_deleted_is_made_when_it_can_be() {
-    let test = "taps-again";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (host, _) = WIRE.hosts(test)?;
+    WIRE.run("taps-again", |lab, host, _| {
         host.ip(&["link", "add", "acme0", "type", "veth", "peer", "name", "taken"])?;
         let site = format!(
             "{}\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = [\"10.0.0.0/16\"]\n\n[[device]]\nname = \"port\"\n\
              tap = {{ network = \"acme\", address = \"10.0.0.2\", interface = \"acme0\", rate = {{ packets = 100_000 }} }}\n",
-            site(&host)
+            site(host)
         );
         let mut daemon = host.softdpu(lab, &site)?;
         let broken = daemon.device("port")?;
@@ -136,18 +118,16 @@ fn a_tap_whose_name_is_taken_or_that_is_deleted_is_made_when_it_can_be() {
         let works = |daemon: &Daemon, when: &str| {
             wait_until(&format!("a TAP that answers {when}"), WAIT, || {
                 let state = daemon.device("port")?["state"].clone();
-                Ok((is_tap(&host, "acme0") && state != "broken").then_some(()))
+                Ok((is_tap(host, "acme0") && state != "broken").then_some(()))
             })?;
             host.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
-            wait_until(&format!("the gateway to answer {when}"), WAIT, || {
-                Ok(host.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.1"]).ok())
-            })
+            host.wait_to_reach("10.0.0.1").context(when)
         };
         host.ip(&["link", "del", "acme0"])?;
         works(&daemon, "when its name is free")?;
         host.ip(&["link", "del", "acme0"])?;
         works(&daemon, "after it was deleted")?;
-        // Who comes after a kill finds it.
+        // The next data plane finds it after a kill.
         daemon.kill_data_plane()?;
         host.exec(&["ping", "-c", "3", "-W", "5", "10.0.0.1"])?;
         daemon.stop()

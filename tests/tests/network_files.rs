@@ -7,10 +7,10 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, TwoHosts, Wire, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 /// As many as a list may have.
 const RULES: u32 = 10_000;
@@ -52,23 +52,12 @@ fn policy(wrong: Option<(u32, &str)>) -> String {
     text + "]\n"
 }
 
-fn reaches(host: &Host) -> bool {
-    host.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.2"]).is_ok()
-}
-
 #[test]
 fn a_list_of_ten_thousand_rules_is_changed_on_a_running_daemon_and_kept() {
-    let test = "policy-file";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
-        wait_until("the first echo", WAIT, || Ok(reaches(&a).then_some(())))?;
+    WIRE.run_softdpus("policy-file", site, |lab, TwoHosts { at_b, a, b, .. }| {
+        a.wait_to_reach("10.0.0.2")?;
 
-        // What is wrong is told with its line, and nothing is changed: what the file says by itself, and beside the
-        // site.
+        // An error names its line, and nothing is changed: the file's own errors, and what contradicts the site.
         let at = lab.path().join("policy.toml").display().to_string();
         for (rule, why) in [
             ("{ priority = 7000, action = \"dney\" }", "did you mean `deny`?"),
@@ -77,34 +66,32 @@ fn a_list_of_ten_thousand_rules_is_changed_on_a_running_daemon_and_kept() {
                 "no packet can match",
             ),
         ] {
-            let error = change(lab, &at_b, "policy", &policy(Some((7000, rule))));
+            let error = change(lab, at_b, "policy", &policy(Some((7000, rule))));
             let error = error.err().ok_or_else(|| Failure::new("it was taken"))?.to_string();
             assert!(error.contains(&format!("{at}:7004:")) && error.contains(why), "{error}");
         }
-        assert!(reaches(&a), "nothing was changed");
+        assert!(a.reaches("10.0.0.2"), "nothing was changed");
 
         // All of them count when the command has returned: it is the last one that denies.
-        change(lab, &at_b, "policy", &policy(None))?;
-        assert!(!reaches(&a), "the last rule denies it");
+        change(lab, at_b, "policy", &policy(None))?;
+        assert!(!a.reaches("10.0.0.2"), "the last rule denies it");
         let dropped = at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64().unwrap_or(0);
         assert!(dropped >= 1, "{dropped} were dropped by the list");
 
         // The next data plane, and the next supervisor, go by it.
         at_b.kill_data_plane()?;
         wait_until("the list to be asked by the next data plane", WAIT, || {
-            assert!(!reaches(&a), "the last rule denies it after a restart of the data plane");
+            assert!(!a.reaches("10.0.0.2"), "the last rule denies it after a restart of the data plane");
             Ok((at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64() >= Some(1)).then_some(()))
         })?;
         at_b.restart()?;
         b.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
         wait_until("the list to be asked", WAIT, || {
-            assert!(!reaches(&a), "the last rule denies it after a restart");
+            assert!(!a.reaches("10.0.0.2"), "the last rule denies it after a restart");
             Ok((at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64() >= Some(1)).then_some(()))
         })?;
-        change(lab, &at_b, "policy", "network = \"acme\"\nacl = [{ name = \"edge\" }]\n")?;
-        wait_until("an echo without the list", WAIT, || Ok(reaches(&a).then_some(())))?;
-        at_a.stop()?;
-        at_b.stop()
+        change(lab, at_b, "policy", "network = \"acme\"\nacl = [{ name = \"edge\" }]\n")?;
+        a.wait_to_reach("10.0.0.2").map(drop)
     });
 }
 
@@ -120,14 +107,9 @@ fn routes(count: u32) -> String {
 
 #[test]
 fn a_hundred_thousand_routes_come_by_one_file_all_or_none() {
-    let test = "routing-file";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, _b) = WIRE.hosts(test)?;
+    WIRE.run("routing-file", |lab, a, _| {
         let room = format!("[node]\ntables = {{ routes = {ROUTES} }}\n");
-        let mut at_a = a.softdpu(lab, &site(&a).replacen("[node]\n", &room, 1))?;
+        let mut at_a = a.softdpu(lab, &site(a).replacen("[node]\n", &room, 1))?;
         let last = "21.134.159.9";
         let leads = |daemon: &Daemon, to: &str| -> Result<bool, Failure> {
             let path = daemon.command(&["trace", "explain", "--from", "port", "--to", to])?;
@@ -170,12 +152,7 @@ fn entries(of: &[(&str, u8, u8)]) -> String {
 
 #[test]
 fn entries_of_several_networks_come_by_one_file_all_or_none() {
-    let test = "load-networks";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, _b) = WIRE.hosts(test)?;
+    WIRE.run("load-networks", |lab, a, _| {
         let second = r#"
 [[network]]
 name = "blue"
@@ -187,7 +164,7 @@ gateway = "10.0.9.9"
 name = "blue-port"
 tap = { network = "blue", address = "10.0.0.1", mac = "02:5d:00:00:00:01", interface = "blue0" }
 "#;
-        let mut at_a = a.softdpu(lab, &(WIRE.site(&a, "", "") + second))?;
+        let mut at_a = a.softdpu(lab, &(WIRE.site(a, "", "") + second))?;
         let file = lab.path().join("entries.csv");
         let load = |daemon: &Daemon, text: &str| -> Result<String, Failure> {
             fs::write(&file, text).context("the file")?;

@@ -8,42 +8,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Site, Wire, wait_until};
 
 const WAIT: Duration = Duration::from_secs(120);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 /// How many are loaded beside the one that answers.
 const CROWD: u32 = 1_000_000;
 
-/// A host with a port at 10.0.0.NUMBER; the second one's has another address, of which the first is not told.
+/// A host with a port at 10.0.0.NUMBER; the second one's has another address, which the first one's site does not name.
 fn site(host: &Host) -> String {
-    let (number, other) = (host.number(), host.other());
-    let more = if number == 2 { ", \"10.0.0.22\"" } else { "" };
-    format!(
-        r#"[node]
-dataplane = {{ cores = [0] }}
-tables = {{ endpoints = {room}, routes = 10, hosts = 100 }}
-{underlay}
-[[network]]
-name = "acme"
-vni = 5001
-cidr = "10.0.0.0/8"
-gateway = "10.255.255.254"
-
-[[network.endpoint]]
-address = "10.0.0.{other}"
-mac = "02:5d:00:00:00:0{other}"
-host = "{host}"
-
-[[device]]
-name = "port"
-tap = {{ network = "acme", address = ["10.0.0.{number}"{more}], mac = "02:5d:00:00:00:0{number}", interface = "acme0" }}
-"#,
-        room = CROWD + 10,
-        underlay = WIRE.underlay(host),
-        host = WIRE.address(other),
-    )
+    let (own, other) = (host.number(), host.other());
+    let addresses: &[&str] = if own == 2 { &["10.0.0.2", "10.0.0.22"] } else { &["10.0.0.1"] };
+    Site::on(&[0])
+        .with(&format!("tables = {{ endpoints = {}, routes = 10, hosts = 100 }}", CROWD + 10))
+        .with(&WIRE.underlay(host))
+        .network("acme", 5001, &["10.0.0.0/8"])
+        .with("gateway = '10.255.255.254'")
+        .endpoint(&[&format!("10.0.0.{other}")], &format!("02:5d:00:00:00:0{other}"), &WIRE.address(other))
+        .tap("port", own, addresses, "")
+        .to_string()
 }
 
 /// A file with `crowd` guests, `wrong` in the middle, and the second address of the second host's port.
@@ -79,13 +63,6 @@ fn counts(daemon: &Daemon) -> Result<(u64, u64), Failure> {
     Ok((count("loaded_endpoints")?, count("loaded_routes")?))
 }
 
-fn reach(from: &Host, address: &str) -> Result<(), Failure> {
-    wait_until(&format!("{} to reach {address}", from.name()), WAIT, || {
-        Ok(from.exec(&["ping", "-c", "1", "-W", "1", address]).ok())
-    })?;
-    Ok(())
-}
-
 fn silent(from: &Host, address: &str) -> bool {
     from.exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", address]).is_err()
 }
@@ -99,30 +76,25 @@ fn kept(folder: &Path) -> Result<Vec<(u64, i64)>, Failure> {
 
 #[test]
 fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process() {
-    let test = "load";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (mut at_a, at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
-        for host in [&a, &b] {
+    WIRE.run("load", |lab, a, b| {
+        let (mut at_a, at_b) = (a.softdpu(lab, &site(a))?, b.softdpu(lab, &site(b))?);
+        for host in [a, b] {
             host.ip(&["addr", "add", &format!("10.0.0.{}/8", host.number()), "dev", "acme0"])?;
         }
         b.ip(&["addr", "add", "10.0.0.22/8", "dev", "acme0"])?;
-        reach(&a, "10.0.0.2")?;
-        assert!(silent(&a, "10.0.0.22"), "nobody has told of it");
+        a.wait_to_reach("10.0.0.2")?;
+        assert!(silent(a, "10.0.0.22"), "no endpoint has its address");
         let all = file(lab, "all.csv", CROWD, "")?;
         let wrong = file(lab, "wrong.csv", CROWD, "endpoint,acme,11.0.0.1,,203.0.113.1")?;
         let many = file(lab, "many.csv", CROWD + 20, "")?;
 
         // A million come, twice, and what is not theirs loses nothing.
-        for host in [&a, &b] {
+        for host in [a, b] {
             // Room for what comes while a core is held up by others on this machine: the kernel drops what its TAP has
             // none for.
             host.ip(&["link", "set", "acme0", "txqueuelen", "20000"])?;
         }
-        // By the kernel's counts, which know of answers that come when who asked has gone.
+        // By the kernel's counts, which include answers that come after `ping` has ended.
         let echoes = || Ok::<_, Failure>((a.counter("Icmp", "OutEchos")?, a.counter("Icmp", "InEchoReps")?));
         let (asked, answered) = echoes()?;
         let mut ping = a.start(lab, "ping", &["ping", "-q", "-i", "0.005", "10.0.0.2"])?;
@@ -145,9 +117,9 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         .map_err(|error| {
             Failure::new(format!("{error}; requests and answers: {:?} from {:?}", echoes(), (asked, answered)))
         })?;
-        reach(&a, "10.0.0.22")?;
+        a.wait_to_reach("10.0.0.22")?;
 
-        // What is wrong is told with its place, and everything stays as it was.
+        // An error names its place, and everything stays as it was.
         let before = kept(&lab.path().join(a.name()))?;
         assert_eq!(before.len(), 1, "one copy is kept");
         let error = load(&at_a, &wrong).err().ok_or_else(|| Failure::new("a wrong entry was loaded"))?.to_string();
@@ -159,17 +131,17 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         let error = load(&at_a, Path::new("/dev/null")).err().ok_or_else(|| Failure::new("a device was loaded"))?;
         assert!(error.to_string().contains("it is no regular file"), "{error}");
         assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));
-        reach(&a, "10.0.0.22")?;
+        a.wait_to_reach("10.0.0.22")?;
 
         // A small change is one, and wins while it is there.
         let moved = ["--address", "10.0.0.22", "--mac", "02:5d:00:00:00:22", "--host", "192.0.2.77"];
         at_a.command(&[&["network", "endpoint", "add", "acme"], &moved[..]].concat())?;
-        assert!(silent(&a, "10.0.0.22"), "it has moved");
+        assert!(silent(a, "10.0.0.22"), "it has moved");
         at_a.kill_data_plane()?;
         wait_until("the entries to be back", WAIT, || Ok((counts(&at_a)? == (u64::from(CROWD) + 1, 1)).then_some(())))?;
-        assert!(silent(&a, "10.0.0.22"), "no packet goes by what was before the change");
+        assert!(silent(a, "10.0.0.22"), "no packet goes by what was before the change");
         at_a.command(&["network", "endpoint", "remove", "acme", "10.0.0.22"])?;
-        reach(&a, "10.0.0.22")?;
+        a.wait_to_reach("10.0.0.22")?;
         assert_eq!(kept(&lab.path().join(a.name()))?, before, "the copy is the very file");
 
         // Single entries go, all that are named or none.
@@ -180,19 +152,19 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));
         unload(&["10.0.0.22", "172.16.0.0/12"])?;
         assert_eq!(counts(&at_a)?, (u64::from(CROWD), 0));
-        assert!(silent(&a, "10.0.0.22"), "it is no longer known");
+        assert!(silent(a, "10.0.0.22"), "it is no longer known");
         load(&at_a, &all)?;
 
         // They outlive the daemon, and go as they came.
         at_a.restart()?;
         a.ip(&["addr", "add", "10.0.0.1/8", "dev", "acme0"])?;
-        reach(&a, "10.0.0.22")?;
+        a.wait_to_reach("10.0.0.22")?;
         let none = lab.path().join("none.csv");
         fs::write(&none, "").context("an empty file")?;
         load(&at_a, &none)?;
         assert_eq!(counts(&at_a)?, (0, 0));
-        assert!(silent(&a, "10.0.0.22"), "it is no longer known");
-        reach(&a, "10.0.0.2")?;
+        assert!(silent(a, "10.0.0.22"), "it is no longer known");
+        a.wait_to_reach("10.0.0.2")?;
         assert_eq!(kept(&lab.path().join(a.name()))?, []);
         at_a.stop()?;
         at_b.stop()

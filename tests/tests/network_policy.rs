@@ -5,15 +5,15 @@
 use std::fs;
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until, wait_until_still};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, TwoHosts, Wire, wait_until, wait_until_still};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// As long as nothing changes, what was under way has arrived; and so much may have been.
 const STILL: Duration = Duration::from_millis(500);
 const UNDER_WAY: u64 = 64;
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
-/// Connections that a host may have here.
+/// Connections that a host may have in this test.
 const ROOM: u64 = 64;
 
 /// The second host's port is a server.
@@ -57,27 +57,18 @@ fn moves(daemon: &Daemon, what: &str) -> Result<(), Failure> {
 
 #[test]
 fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
-    let test = "policy";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
-        // Replies pass, and what nobody asked for does not.
-        wait_until("the server to reach the client", WAIT, || {
-            Ok(b.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.1"]).ok())
-        })?;
+    WIRE.run_softdpus("policy", site, |lab, TwoHosts { at_b, a, b, .. }| {
+        // Replies pass, and unsolicited packets do not.
+        b.wait_to_reach("10.0.0.1")?;
         assert!(a.exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.0.0.2"]).is_err(), "no rule allows it");
         wait_until("what no rule allows to be counted", WAIT, || {
-            Ok((counts(&at_b, "security-group")?.1 >= 2).then_some(()))
+            Ok((counts(at_b, "security-group")?.1 >= 2).then_some(()))
         })?;
 
         // A connection that a rule allows.
-        let mut server = b.start(lab, "server", &["iperf3", "-s", "-1", "--forceflush"])?;
-        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+        let mut server = b.iperf_server(lab)?;
         let mut client = a.start(lab, "client", &["iperf3", "-c", "10.0.0.2", "-t", "600", "-b", "2M", "-l", "1K"])?;
-        moves(&at_b, "the connection to carry something")?;
+        moves(at_b, "the connection to carry something")?;
 
         // Far more connections than there is room for: it is not the one that is open that makes room.
         // Its TAP has room for them while the core is held up: what it has no room for, the kernel drops.
@@ -86,7 +77,7 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
         let of = |connections: &serde_json::Value, name: &str| {
             connections[name].as_u64().unwrap_or_else(|| panic!("{name}: {connections}"))
         };
-        // More than there is room for, of which those that nobody answered have ended.
+        // More than there is room for, of which those without an answer have ended.
         let connections = wait_until("all of them to be opened", WAIT, || {
             let connections = at_b.status()?["connections"].clone();
             let opened = of(&connections, "opened") > 4 * ROOM && of(&connections, "ended") >= 3 * ROOM;
@@ -94,24 +85,20 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
         })
         .map_err(|error| Failure::new(format!("{error}: {:?}", at_b.status())))?;
         assert!(of(&connections, "capacity") == ROOM && of(&connections, "known") <= ROOM, "{connections}");
-        moves(&at_b, "the connection to go on among many")?;
+        moves(at_b, "the connection to go on among many")?;
 
         // Without its rule nothing of it passes, from the moment that the command has returned, and with it again, all
         // does.
-        policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = 22 }"#)?;
+        policy(lab, at_b, r#"{ direction = "ingress", protocol = "tcp", ports = 22 }"#)?;
         // What was decided before is on its way.
-        let (returned, dropped) = counts(&at_b, "security-group")?;
+        let (returned, dropped) = counts(at_b, "security-group")?;
         let passed =
-            wait_until_still("nothing to go to the server", STILL, WAIT, || Ok(counts(&at_b, "security-group")?.0))?;
+            wait_until_still("nothing to go to the server", STILL, WAIT, || Ok(counts(at_b, "security-group")?.0))?;
         assert!(passed - returned <= UNDER_WAY, "{} went to the server without a rule", passed - returned);
-        wait_until(
-            "segments to be dropped",
-            WAIT,
-            || Ok((counts(&at_b, "security-group")?.1 > dropped).then_some(())),
-        )?;
-        assert_eq!(counts(&at_b, "security-group")?.0, passed, "none went to the server");
-        policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = "5200-5210" }"#)?;
-        moves(&at_b, "the connection to go on")?;
+        wait_until("segments to be dropped", WAIT, || Ok((counts(at_b, "security-group")?.1 > dropped).then_some(())))?;
+        assert_eq!(counts(at_b, "security-group")?.0, passed, "none went to the server");
+        policy(lab, at_b, r#"{ direction = "ingress", protocol = "tcp", ports = "5200-5210" }"#)?;
+        moves(at_b, "the connection to go on")?;
 
         // What is refused changes nothing.
         let gone = lab.path().join("gone.toml");
@@ -119,34 +106,26 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
         let error = at_b.command(&["network", "policy", &gone.display().to_string()]);
         let error = error.err().ok_or_else(|| Failure::new("a group in use was taken away"))?.to_string();
         assert!(error.contains("there is no network.security-group `server`"), "{error}");
-        moves(&at_b, "the connection to go on after that")?;
+        moves(at_b, "the connection to go on after that")?;
 
         // The next data plane goes by what was changed, and takes the connection up.
         at_b.kill_data_plane()?;
-        moves(&at_b, "the connection to survive a restart")?;
+        moves(at_b, "the connection to survive a restart")?;
         client.stop()?;
         server.stop()?;
-        at_a.stop()?;
-        at_b.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn a_list_is_asked_about_what_has_no_connection() {
-    let test = "policy-acl";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let (a, b) = WIRE.hosts(test)?;
-        let (at_a, at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
+    WIRE.run_softdpus("policy-acl", site, |_, TwoHosts { at_b, a, .. }| {
         // A datagram to a port that the list denies, one to a port about which only the groups have something to say.
         wait_until("both to be dropped, each for its reason", WAIT, || {
             a.exec(&["bash", "-c", "echo >/dev/udp/10.0.0.2/5201; echo >/dev/udp/10.0.0.2/5202"])?;
-            let (list, group) = (counts(&at_b, "acl")?.1, counts(&at_b, "security-group")?.1);
+            let (list, group) = (counts(at_b, "acl")?.1, counts(at_b, "security-group")?.1);
             Ok((list > 0 && group > 0).then_some(()))
         })?;
-        at_a.stop()?;
-        at_b.stop()
+        Ok(())
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use softdpu_frontend::Transfer;
 use softdpu_frontend::load::block::BlockWork;
 use softdpu_frontend::load::{BlockClient, Priority, RunOptions, run};
-use softdpu_tests::{Context, Daemon, Failure, Lab, has_two_cpus, softdpu};
+use softdpu_tests::{Context, Daemon, Failure, Lab, softdpu};
 
 /// The clients' CPU, and the core's.
 const CPUS: (usize, usize) = (0, 1);
@@ -78,10 +78,7 @@ fn value(output: &Output, subject: &str, case: &str, metric: &str) -> Option<f64
 
 #[test]
 fn a_recorded_core_is_replayed_decision_for_decision() {
-    if !has_two_cpus("recorded core") {
-        return;
-    }
-    Lab::run("recording", |lab| {
+    Lab::run_on_two_cpus("recording", |lab| {
         for fairness in ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"] {
             let file = record(lab, fairness)?;
             let again = replay(&file, &["--json"])?;
@@ -123,10 +120,7 @@ fn a_recorded_core_is_replayed_decision_for_decision() {
 
 #[test]
 fn a_recording_that_was_cut_says_so_and_one_that_is_damaged_is_refused() {
-    if !has_two_cpus("cut recording") {
-        return;
-    }
-    Lab::run("cut-recording", |lab| {
+    Lab::run_on_two_cpus("cut-recording", |lab| {
         let file = record(lab, "weighted")?;
         let bytes = std::fs::read(&file).context("the recording")?;
         let cut = lab.path().join("cut.rec");

@@ -6,16 +6,16 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, repository, wait_until};
+use softdpu_tests::{Daemon, Failure, Gateway, Host, Wire, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 
 /// What each core has sent on from one node to another.
 fn transit(status: &Value) -> [u64; 2] {
     let of = |core: usize| {
-        let ways = &status["cores"][core]["paths"]["transit"];
-        ["switch", "fast", "software"].iter().map(|by| ways[by].as_u64().unwrap_or(0)).sum()
+        let packets = &status["cores"][core]["paths"]["transit"];
+        ["switch", "fast", "software"].iter().map(|tier| packets[tier].as_u64().unwrap_or(0)).sum()
     };
     [of(0), of(1)]
 }
@@ -44,28 +44,15 @@ fn goes_by(core: usize, daemon: &Daemon, a: &Host) -> Result<(), Failure> {
 
 #[test]
 fn a_networks_packets_are_worked_on_by_the_core_that_a_rule_names() {
-    let test = "steering";
-    if !Host::is_possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
-        let ([a, b, between], _hub) = WIRE.three_hosts(test)?;
-        let site = std::fs::read_to_string(repository().join("lab/sites/gateway.toml")).context("the sample")?;
-        let site = site.replace("\"eth0\"", "\"wire\"").replace("run-directory = \"run\"\n", "");
-        let site = site.replace("cores = [0]", "cores = [0, 1]");
-        let mut daemon = between.softdpu(lab, &site)?;
-        WIRE.site_guest(&a)?;
-        WIRE.site_guest(&b)?;
-        wait_until("the second site's guest to answer", WAIT, || {
-            Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok())
-        })?;
-        assert!(daemon.status()?["steering"].is_null(), "nobody said anything of it");
+    let two_cores = |site: String| site.replace("cores = [0]", "cores = [0, 1]");
+    WIRE.run_gateway("steering", two_cores, |_, Gateway { daemon, a, .. }| {
+        assert!(daemon.status()?["steering"].is_null(), "no rule was added");
 
-        // Whichever core reads: each of them can be told to leave it to the other.
+        // Whichever core reads: each of them can leave the work to the other.
         for core in [1, 0, 1] {
             daemon.command(&["network", "steer", "add", "--vni", "5001", "--core", &core.to_string()])?;
-            goes_by(core, &daemon, &a)?;
-            let (cpu, packets) = rule(&daemon)?;
+            goes_by(core, daemon, a)?;
+            let (cpu, packets) = rule(daemon)?;
             assert!(cpu == core as u64 && packets >= 40, "CPU {cpu}, {packets} packets");
         }
         // The cores count by themselves: what one has just handed over another has yet to take.
@@ -81,16 +68,12 @@ fn a_networks_packets_are_worked_on_by_the_core_that_a_rule_names() {
         assert!(table.contains("vni 5001") && table.contains("0/256"), "{table}");
 
         daemon.kill_data_plane()?;
-        wait_until("the data plane to send echoes on again", WAIT, || {
-            Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok())
-        })?;
-        goes_by(1, &daemon, &a)?;
+        a.wait_to_reach("10.0.2.2")?;
+        goes_by(1, daemon, a)?;
         daemon.restart()?;
-        wait_until("the daemon to send echoes on again", WAIT, || {
-            Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok())
-        })?;
-        goes_by(1, &daemon, &a)?;
-        assert_eq!(rule(&daemon)?.0, 1);
+        a.wait_to_reach("10.0.2.2")?;
+        goes_by(1, daemon, a)?;
+        assert_eq!(rule(daemon)?.0, 1);
 
         // What cannot be is refused, with what to do.
         let refused = |arguments: &[&str]| daemon.command(&[&["network", "steer"], arguments].concat()).unwrap_err();
@@ -104,11 +87,10 @@ fn a_networks_packets_are_worked_on_by_the_core_that_a_rule_names() {
         // By hash, and as it was without any.
         daemon.command(&["network", "steer", "remove", "--vni", "5001"])?;
         daemon.command(&["network", "steer", "set", "--cores", "0"])?;
-        goes_by(0, &daemon, &a)?;
+        goes_by(0, daemon, a)?;
         assert_eq!(daemon.status()?["steering"]["cores"][0]["buckets"], 256);
         daemon.command(&["network", "steer", "set", "--no-cores"])?;
         assert!(daemon.status()?["steering"].is_null());
-        a.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", "10.0.2.2"])?;
-        daemon.stop()
+        a.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", "10.0.2.2"]).map(drop)
     });
 }

@@ -149,7 +149,7 @@ fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], load: &Load<'_>) -> Result
 /// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and with
 /// `fcfs` p99 and the mean are `worse` times as much as that.
 fn protects(name: &str, see: impl Fn(&Lab, &str) -> Result<Seen, Failure>, bound: f64, worse: f64) {
-    Lab::run(name, |lab| {
+    Lab::run_on_two_cpus(name, |lab| {
         let mut seen = Vec::new();
         for _ in 0..TRIES {
             let (weighted, fcfs) = (see(lab, "weighted")?, see(lab, "fcfs")?);
@@ -166,9 +166,6 @@ fn protects(name: &str, see: impl Fn(&Lab, &str) -> Result<Seen, Failure>, bound
 
 /// Reads of a tenant of a class beside a flood of writes.
 fn beside_writes(name: &str, class: &'static str, bound: f64, worse: f64) {
-    if !has_two_cpus("flood of writes") {
-        return;
-    }
     let load = Load { works: &[READ, FLOOD], turn: Duration::from_millis(300), first: true, slow: None };
     let tenants = [Tenant::with_memory(class), Tenant::with_memory("")];
     protects(name, |lab, fairness| see(lab, fairness, &tenants, &load), bound, worse);
@@ -195,13 +192,10 @@ fn reads_of_one_tenant_hardly_wait_for_the_writes_that_another_floods_the_core_w
 
 #[test]
 fn a_slow_server_that_one_tenant_floods_still_answers_another() {
-    if !has_two_cpus("flooded server") {
-        return;
-    }
     if !std::process::Command::new("nbdkit").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return skip("flooded server", "nbdkit is not installed");
     }
-    Lab::run("flooded-nbd", |lab| {
+    Lab::run_on_two_cpus("flooded-nbd", |lab| {
         let socket = lab.path().join("slow.sock");
         let arguments = ["-f", "-U", "slow.sock", "--filter=delay", "memory", "16M", "rdelay=20ms", "wdelay=20ms"]
             .map(str::to_owned);
@@ -262,7 +256,7 @@ fn a_slow_disk_that_one_tenant_floods_still_answers_another() {
             let weighted = see(lab, "weighted", &tenants()?, &load)?;
             let fcfs = see(lab, "fcfs", &tenants()?, &load)?;
             // Eight at the disk instead of 128. By the mean: the kernel lets what it holds back go in slices of 100 ms,
-            // which is p99 whoever is alone there.
+            // which is p99 for a tenant that is alone there, too.
             if fcfs.mean >= 2.5 * weighted.mean {
                 return Ok(());
             }
@@ -306,10 +300,7 @@ fn tenants_have_parts_by_their_weights() {
 }
 
 fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
-    if !has_two_cpus(name) {
-        return;
-    }
-    Lab::run(name, |lab| {
+    Lab::run_on_two_cpus(name, |lab| {
         for weights in sites {
             let keys: Vec<&'static str> = weights
                 .iter()
@@ -322,9 +313,9 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let tenants: Vec<Tenant> = keys.into_iter().map(Tenant::with_memory).collect();
             let (text, sockets) = site("weighted", &tenants, lab.path());
             let daemon = Daemon::start(lab.path(), &text)?;
-            // Large ones where parts differ: the core is to be what all wait for, and not the clients, or whoever has
-            // the largest part does not always have work. And many: whoever the core serves first has work all the same
-            // while the clients' CPU does something else for a moment.
+            // Large ones where parts differ: the core has to be the bottleneck, and not the clients, or the tenant with
+            // the largest part does not always have work. And many: a tenant that the core serves first still has work
+            // while the clients' CPU does something else.
             let (block_size, depth) =
                 if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
             let work = BlockWork { transfer: Transfer::Read, block_size, depth };
@@ -338,7 +329,7 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             for _ in 0..TRIES {
                 let (before, core_before) = (costs(&daemon)?, core_time(&daemon)?);
                 let served = run(&mut clients, &clients_first(Duration::from_millis(1_000))).context("load")?;
-                // Who has a larger part finds more of its data in the cache, so that its requests cost less.
+                // A tenant with a larger part finds more of its data in the cache, so that its requests cost less.
                 let requests: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
                 let cost: Vec<f64> =
                     costs(&daemon)?.iter().zip(&before).map(|(after, before)| after - before).collect();
@@ -369,10 +360,7 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
 
 #[test]
 fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
-    if !has_two_cpus("limits") {
-        return;
-    }
-    Lab::run("limits", |lab| {
+    Lab::run_on_two_cpus("limits", |lab| {
         let tenants = [Tenant::with_memory("limits = { iops = 5_000, iops-burst = 64 }"), Tenant::with_memory("")];
         let (text, sockets) = site("weighted", &tenants, lab.path());
         let daemon = Daemon::start(lab.path(), &text)?;
@@ -546,9 +534,7 @@ fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
 
 /// A talk beside a flood of frames.
 fn beside_frames(name: &str, bound: f64, worse: f64) {
-    if has_two_cpus("flood of frames") {
-        protects(name, see_frames, bound, worse);
-    }
+    protects(name, see_frames, bound, worse);
 }
 
 #[test]

@@ -10,8 +10,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use softdpu_tests::{Context, Counts, Daemon, Failure, Lab, Testpmd, TestpmdPort, skip, wait_until};
+use softdpu_tests::{Context, Counts, Daemon, Failure, Lab, Site, Testpmd, TestpmdPort, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// How often a rate is measured, before what it has to show has failed to: the machine may be busy with something else.
@@ -27,12 +26,12 @@ const ENOUGH: u64 = 1000;
 const A: (&str, &str) = ("a", "02:5d:00:00:00:0a");
 const B: (&str, &str) = ("b", "02:5d:00:00:00:0b");
 
-/// Whether the machine has testpmd. Says so loudly where not.
-fn possible(test: &str) -> bool {
-    if !Testpmd::is_installed() {
-        skip(test, "dpdk-testpmd is not installed (Debian: dpdk-dev)");
+/// Runs a scenario, where the machine has testpmd.
+fn run(test: &str, scenario: impl FnOnce(&Lab) -> Result<(), Failure>) {
+    match Testpmd::is_installed() {
+        true => Lab::run(test, scenario),
+        false => skip(test, "dpdk-testpmd is not installed (Debian: dpdk-dev)"),
     }
-    Testpmd::is_installed()
 }
 
 /// Two interfaces with four queue pairs. The first has all addresses that testpmd sends from with
@@ -45,19 +44,20 @@ fn site() -> String {
 fn site_with(more: &str) -> String {
     let last = 10 + Testpmd::LCORE;
     let sources: Vec<_> = (0..=255).map(|flow| format!("\"10.0.{flow}.{last}\"")).collect();
-    let mut site = String::from("[node]\ndataplane = { cores = [0] }\n");
-    site += "\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = \"10.0.0.0/16\"\n";
-    for ((name, mac), addresses, more) in [(A, sources.join(", "), more), (B, "\"10.0.0.10\"".to_owned(), "")] {
-        site += &format!("\n[[device]]\nname = \"{name}\"\n");
-        site += &format!("virtio-net = {{ network = \"acme\", address = [{addresses}], {more}");
-        site += &format!("mac = \"{mac}\", queues = 4, socket = \"{name}.sock\" }}\n");
-    }
-    site
+    let interface = |(name, mac): (&str, &str), addresses: &str, more: &str| {
+        let keys = format!("network = 'acme', address = [{addresses}], mac = '{mac}', queues = 4");
+        format!("virtio-net = {{ {keys}, {more}socket = '{name}.sock' }}")
+    };
+    Site::on(&[0])
+        .network("acme", 5001, &["10.0.0.0/16"])
+        .device(A.0, &interface(A, &sources.join(", "), more))
+        .device(B.0, &interface(B, "'10.0.0.10'", ""))
+        .to_string()
 }
 
 /// How a driver uses its interface.
 #[derive(Clone, Copy)]
-struct Way {
+struct Setup {
     queues: usize,
     /// Options of the virtio-user device.
     options: &'static str,
@@ -65,22 +65,14 @@ struct Way {
     arguments: &'static [&'static str],
 }
 
-fn start(lab: &Lab, (name, mac): (&str, &str), way: Way, forward: &str) -> Result<Testpmd, Failure> {
+fn start(lab: &Lab, (name, mac): (&str, &str), setup: Setup, forward: &str) -> Result<Testpmd, Failure> {
     let (socket, peer): (PathBuf, _) = (lab.path().join(format!("{name}.sock")), if mac == A.1 { B.1 } else { A.1 });
     let forward = format!("--forward-mode={forward}");
     let mut arguments = vec![forward.as_str(), "--tx-ip=10.0.0.11,10.0.0.10", "--txonly-multi-flow"];
-    arguments.extend(way.arguments);
+    arguments.extend(setup.arguments);
     let port =
-        TestpmdPort { socket: &socket, mac, peer, queues: way.queues, options: way.options, arguments: &arguments };
+        TestpmdPort { socket: &socket, mac, peer, queues: setup.queues, options: setup.options, arguments: &arguments };
     Testpmd::start(lab.path(), name, &port)
-}
-
-/// An interface in `status`.
-fn device(daemon: &Daemon, (name, _): (&str, &str)) -> Result<Value, Failure> {
-    let status = daemon.status()?;
-    let devices = status["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let found = devices.iter().find(|device| device["name"] == name);
-    found.cloned().ok_or_else(|| Failure::new(format!("status has no device {name}: {status}")))
 }
 
 /// Waits until a port has received `more` packets than `before`, by each of its queues at least one.
@@ -93,25 +85,25 @@ fn receives(what: &str, testpmd: &mut Testpmd, before: &Counts, more: u64) -> Re
 }
 
 /// Before a port has counted anything.
-fn none(way: Way) -> Counts {
-    Counts { rx: vec![0; way.queues], tx: vec![0; way.queues], rx_bytes: 0 }
+fn none(setup: Setup) -> Counts {
+    Counts { rx: vec![0; setup.queues], tx: vec![0; setup.queues], rx_bytes: 0 }
 }
 
-/// Packets go back and forth, and nobody has lost, made or dropped one.
-fn exchange(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
-    let what = format!("{} queue pairs, `{}` {:?}", way.queues, way.options, way.arguments);
-    let counted = |at| {
-        let port = device(daemon, at)?["port"].clone();
+/// Packets go back and forth, and none is lost, made or dropped.
+fn exchange(lab: &Lab, daemon: &Daemon, setup: Setup) -> Result<(), Failure> {
+    let what = format!("{} queue pairs, `{}` {:?}", setup.queues, setup.options, setup.arguments);
+    let counted = |(name, _): (&str, &str)| {
+        let port = daemon.device(name)?["port"].clone();
         let of = |key: &str| port[key].as_u64().ok_or_else(|| Failure::new(format!("status has no {key}: {port}")));
         Ok::<_, Failure>((of("frames_in")?, of("frames_out")?))
     };
     let before = (counted(A)?, counted(B)?);
-    let mut b = start(lab, B, way, "5tswap")?;
-    let mut a = start(lab, A, way, "5tswap")?;
+    let mut b = start(lab, B, setup, "5tswap")?;
+    let mut a = start(lab, A, setup, "5tswap")?;
     b.ask("start")?;
     // Few enough for a queue to hold them all, whatever their flows: none has to be dropped.
     a.ask("start tx_first 1")?;
-    receives(&format!("packets to come back: {what}"), &mut a, &none(way), ENOUGH)?;
+    receives(&format!("packets to come back: {what}"), &mut a, &none(setup), ENOUGH)?;
     a.ask("stop")?;
     let after = wait_until(&format!("the last packets to arrive: {what}"), WAIT, || {
         let (sent, received) = (a.counts()?, b.counts()?);
@@ -125,7 +117,7 @@ fn exchange(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
     let (_, received) = &after;
     assert!(received.rx.iter().all(|&packets| packets > 0), "a queue carried nothing: {what}: {after:?}");
     for at in [A, B] {
-        let device = device(daemon, at)?;
+        let device = daemon.device(at.0)?;
         let dropped = [&device["port"]["dropped_in"], &device["port"]["dropped_out"]];
         assert!(
             dropped.iter().all(|drops| drops.as_object().is_some_and(serde_json::Map::is_empty)),
@@ -133,26 +125,26 @@ fn exchange(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
         );
         assert_eq!(device["protocol_errors"], 0, "{what}: {device}");
         let queues = device["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
-        assert!(queues.len() >= 2 * way.queues && queues.iter().all(|queue| queue["errors"] == 0), "{what}: {device}");
-        let format = if way.options.contains("packed_vq=1") { "packed" } else { "split" };
-        assert!(queues[..2 * way.queues].iter().all(|queue| queue["format"] == format), "{what}: {device}");
+        assert!(
+            queues.len() >= 2 * setup.queues && queues.iter().all(|queue| queue["errors"] == 0),
+            "{what}: {device}"
+        );
+        let format = if setup.options.contains("packed_vq=1") { "packed" } else { "split" };
+        assert!(queues[..2 * setup.queues].iter().all(|queue| queue["format"] == format), "{what}: {device}");
         let negotiated =
             |feature: &str| device["features"].as_array().is_some_and(|all| all.iter().any(|f| f == feature));
-        assert_eq!(negotiated("IN_ORDER"), !way.options.contains("in_order=0"), "{what}: {device}");
-        assert_eq!(negotiated("MRG_RXBUF"), !way.options.contains("mrg_rxbuf=0"), "{what}: {device}");
+        assert_eq!(negotiated("IN_ORDER"), !setup.options.contains("in_order=0"), "{what}: {device}");
+        assert_eq!(negotiated("MRG_RXBUF"), !setup.options.contains("mrg_rxbuf=0"), "{what}: {device}");
     }
     a.quit()?;
     b.quit()
 }
 
-/// One data plane serves drivers of all ways, one after the other.
-fn exchanges(test: &str, ways: &[Way]) {
-    if !possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
+/// One data plane serves drivers of all setups, one after the other.
+fn exchanges(test: &str, setups: &[Setup]) {
+    run(test, |lab| {
         let daemon = Daemon::start(lab.path(), &site())?;
-        ways.iter().try_for_each(|way| exchange(lab, &daemon, *way))?;
+        setups.iter().try_for_each(|setup| exchange(lab, &daemon, *setup))?;
         daemon.stop()
     });
 }
@@ -164,29 +156,29 @@ fn exchanges(test: &str, ways: &[Way]) {
 const PIECES: &[&str] = &["--txpkts=400,400,400", "--mbuf-size=640", "--enable-scatter", "--burst=8"];
 
 #[test]
-fn split_queues() {
+fn packets_come_back_over_split_queues() {
     exchanges(
         "testpmd-split",
         &[
-            Way { queues: 1, options: "", arguments: &[] },
-            Way { queues: 4, options: "", arguments: &[] },
-            Way { queues: 4, options: "in_order=0", arguments: PIECES },
-            Way { queues: 1, options: "mrg_rxbuf=0,in_order=0", arguments: &[] },
-            Way { queues: 4, options: "mrg_rxbuf=0,vectorized=1", arguments: &[] },
+            Setup { queues: 1, options: "", arguments: &[] },
+            Setup { queues: 4, options: "", arguments: &[] },
+            Setup { queues: 4, options: "in_order=0", arguments: PIECES },
+            Setup { queues: 1, options: "mrg_rxbuf=0,in_order=0", arguments: &[] },
+            Setup { queues: 4, options: "mrg_rxbuf=0,vectorized=1", arguments: &[] },
         ],
     );
 }
 
 #[test]
-fn packed_queues() {
+fn packets_come_back_over_packed_queues() {
     exchanges(
         "testpmd-packed",
         &[
-            Way { queues: 1, options: "packed_vq=1", arguments: &[] },
-            Way { queues: 4, options: "packed_vq=1", arguments: &[] },
-            Way { queues: 4, options: "packed_vq=1,in_order=0", arguments: &[] },
-            Way { queues: 1, options: "packed_vq=1,mrg_rxbuf=0,in_order=0", arguments: &[] },
-            Way { queues: 4, options: "packed_vq=1,mrg_rxbuf=0", arguments: &[] },
+            Setup { queues: 1, options: "packed_vq=1", arguments: &[] },
+            Setup { queues: 4, options: "packed_vq=1", arguments: &[] },
+            Setup { queues: 4, options: "packed_vq=1,in_order=0", arguments: &[] },
+            Setup { queues: 1, options: "packed_vq=1,mrg_rxbuf=0,in_order=0", arguments: &[] },
+            Setup { queues: 4, options: "packed_vq=1,mrg_rxbuf=0", arguments: &[] },
         ],
     );
 }
@@ -194,18 +186,15 @@ fn packed_queues() {
 /// Packets of 1,200 bytes lie over three receive buffers each, whole.
 fn scatters(test: &str, options: &'static str) {
     const LENGTH: u64 = 1200;
-    if !possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
+    run(test, |lab| {
         let daemon = Daemon::start(lab.path(), &site())?;
         let (sender, receiver): (&[_], &[_]) = (&["--txpkts=1200"], &["--mbuf-size=640", "--enable-scatter"]);
-        let way = Way { queues: 4, options, arguments: receiver };
-        let mut b = start(lab, B, way, "rxonly")?;
-        let mut a = start(lab, A, Way { arguments: sender, ..way }, "txonly")?;
+        let setup = Setup { queues: 4, options, arguments: receiver };
+        let mut b = start(lab, B, setup, "rxonly")?;
+        let mut a = start(lab, A, Setup { arguments: sender, ..setup }, "txonly")?;
         b.ask("start")?;
         a.ask("start")?;
-        let received = receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
+        let received = receives("packets to arrive", &mut b, &none(setup), ENOUGH)?;
         assert_eq!(received.rx_bytes, received.received() * LENGTH, "{received:?}");
         a.quit()?;
         b.quit()?;
@@ -223,40 +212,42 @@ fn packets_lie_over_several_buffers_of_packed_queues() {
     scatters("testpmd-scatter-packed", "packed_vq=1");
 }
 
-/// Drivers that are killed while packets flow disturb nobody, and find their interface again.
+/// Drivers that are killed while packets flow disturb no other driver, and find their interface again.
 fn reconnects(test: &str, options: &'static str) {
-    if !possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
+    run(test, |lab| {
         let daemon = Daemon::start(lab.path(), &site())?;
         for queues in PAIRS {
-            reconnect(lab, &daemon, Way { queues, options, arguments: &[] })?;
+            reconnect(lab, &daemon, Setup { queues, options, arguments: &[] })?;
         }
         daemon.stop()
     });
 }
 
-fn reconnect(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
-    let mut b = start(lab, B, way, "rxonly")?;
-    let mut a = start(lab, A, way, "txonly")?;
+/// A sender, a receiver to which packets flow, and what that has counted.
+fn flow(lab: &Lab, setup: Setup) -> Result<(Testpmd, Testpmd, Counts), Failure> {
+    let mut b = start(lab, B, setup, "rxonly")?;
+    let mut a = start(lab, A, setup, "txonly")?;
     b.ask("start")?;
     a.ask("start")?;
-    receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
+    let counts = receives("packets to arrive", &mut b, &none(setup), ENOUGH)?;
+    Ok((a, b, counts))
+}
 
+fn reconnect(lab: &Lab, daemon: &Daemon, setup: Setup) -> Result<(), Failure> {
+    let (mut a, b, _) = flow(lab, setup)?;
     b.kill()?;
-    wait_until("the receiver's end to be noticed", WAIT, || Ok(device(daemon, B)?["peer"].is_null().then_some(())))?;
+    wait_until("the receiver's end to be noticed", WAIT, || Ok(daemon.device(B.0)?["peer"].is_null().then_some(())))?;
     let sent = a.counts()?.sent();
     wait_until("the sender to go on without a receiver", WAIT, || {
         Ok((a.counts()?.sent() > sent + ENOUGH).then_some(()))
     })?;
-    let mut b = start(lab, B, way, "rxonly")?;
+    let mut b = start(lab, B, setup, "rxonly")?;
     b.ask("start")?;
-    let before = receives("packets to arrive at the new receiver", &mut b, &none(way), ENOUGH)?;
+    let before = receives("packets to arrive at the new receiver", &mut b, &none(setup), ENOUGH)?;
 
     a.kill()?;
-    wait_until("the sender's end to be noticed", WAIT, || Ok(device(daemon, A)?["peer"].is_null().then_some(())))?;
-    let mut a = start(lab, A, way, "txonly")?;
+    wait_until("the sender's end to be noticed", WAIT, || Ok(daemon.device(A.0)?["peer"].is_null().then_some(())))?;
+    let mut a = start(lab, A, setup, "txonly")?;
     let before = wait_until("the killed sender's packets to have arrived", WAIT, || {
         let now = b.counts()?;
         Ok((now.received() == b.counts()?.received() && now.received() >= before.received()).then_some(now))
@@ -264,7 +255,7 @@ fn reconnect(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
     a.ask("start")?;
     receives("packets of the new sender", &mut b, &before, ENOUGH)?;
     for at in [A, B] {
-        assert_eq!(device(daemon, at)?["protocol_errors"], 0);
+        assert_eq!(daemon.device(at.0)?["protocol_errors"], 0);
     }
     a.quit()?;
     b.quit()
@@ -283,31 +274,24 @@ fn drivers_of_packed_queues_are_killed_and_started_again() {
 /// Packets go on after the data plane was killed under them, over the connections that the supervisor keeps: testpmd's
 /// port is a client that does not connect again.
 fn kills(test: &str, options: &'static str) {
-    if !possible(test) {
-        return;
-    }
     for queues in PAIRS {
-        Lab::run(test, |lab| kill(test, lab, Way { queues, options, arguments: &[] }));
+        run(test, |lab| kill(test, lab, Setup { queues, options, arguments: &[] }));
     }
 }
 
-fn kill(test: &str, lab: &Lab, way: Way) -> Result<(), Failure> {
+fn kill(test: &str, lab: &Lab, setup: Setup) -> Result<(), Failure> {
     const KILLS: u64 = 5;
     let mut daemon = Daemon::start(lab.path(), &site())?;
-    let mut b = start(lab, B, way, "rxonly")?;
-    let mut a = start(lab, A, way, "txonly")?;
+    let (mut a, mut b, mut before) = flow(lab, setup)?;
     let peers =
-        |daemon: &Daemon| Ok::<_, Failure>((device(daemon, A)?["peer"].clone(), device(daemon, B)?["peer"].clone()));
+        |daemon: &Daemon| Ok::<_, Failure>((daemon.device(A.0)?["peer"].clone(), daemon.device(B.0)?["peer"].clone()));
     let connected = peers(&daemon)?;
-    b.ask("start")?;
-    a.ask("start")?;
-    let mut before = receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
     for kill in 1..=KILLS {
         let time = daemon.kill_data_plane()?;
         eprintln!("{test}: kill {kill}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
         before = receives(&format!("packets after kill {kill}"), &mut b, &before, ENOUGH)?;
-        // It began to take packets before anybody sent some.
-        let port = device(&daemon, B)?["port"].clone();
+        // It began to take packets before the sender sent some.
+        let port = daemon.device(B.0)?["port"].clone();
         assert!(port["dropped_out"]["port-down"].is_null(), "after kill {kill}: {port}");
     }
     // The other queues of both, too: the sender's receive queues and the receiver's transmit queues.
@@ -339,28 +323,25 @@ fn packets_over_packed_queues_go_on_after_kills_of_the_data_plane() {
 
 /// What a guest sends is limited: over some seconds no more than the rate and the burst give has come in and arrived,
 /// and not much less. Any machine sends many times that.
-fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u64>) {
+fn limited(test: &str, rate: &str, setup: Setup, packets: std::ops::RangeInclusive<u64>) {
     const TIME: Duration = Duration::from_secs(3);
-    if !possible(test) {
-        return;
-    }
-    Lab::run(test, |lab| {
+    run(test, |lab| {
         let daemon = Daemon::start(lab.path(), &site_with(&format!("rate = {{ {rate} }}, ")))?;
-        let mut b = start(lab, B, way, "rxonly")?;
-        let mut a = start(lab, A, way, "txonly")?;
+        let mut b = start(lab, B, setup, "rxonly")?;
+        let mut a = start(lab, A, setup, "txonly")?;
         b.ask("start")?;
         a.ask("start")?;
         // Behind the burst, which lets a machine that is away for a moment catch up.
-        receives("the burst to arrive", &mut b, &none(way), 600)?;
-        let frames = |at| Ok::<_, Failure>(device(&daemon, at)?["port"]["frames_in"].as_u64().unwrap_or_default());
+        receives("the burst to arrive", &mut b, &none(setup), 600)?;
+        let frames_of_a = || Ok::<_, Failure>(daemon.port(A.0)?.count("frames_in"));
         let mut seen = Vec::new();
         loop {
             let asked = Instant::now();
-            let (came, arrived) = (frames(A)?, b.counts()?.received());
+            let (came, arrived) = (frames_of_a()?, b.counts()?.received());
             let begun = Instant::now();
             std::thread::sleep(TIME);
             let least = begun.elapsed().as_secs_f64();
-            let (came, arrived) = (frames(A)? - came, b.counts()?.received() - arrived);
+            let (came, arrived) = (frames_of_a()? - came, b.counts()?.received() - arrived);
             // What was counted was counted within this time: of the sleep, and of what it takes to ask.
             let most = asked.elapsed().as_secs_f64();
             let per_second = |count: u64| count as f64 / most;
@@ -374,11 +355,11 @@ fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u
             seen.push((came, arrived, least));
             assert!(seen.len() < TRIES, "frames that came in, that arrived, in how many seconds: {seen:?}");
         }
-        let device = device(&daemon, A)?;
+        let device = daemon.device(A.0)?;
         assert!(device["port"]["dropped_in"].as_object().is_some_and(serde_json::Map::is_empty), "{device}");
-        if way.queues > 1 {
+        if setup.queues > 1 {
             let sent = |index: usize| device["queues"][2 * index + 1]["frames"].as_u64().unwrap_or_default();
-            assert!((0..way.queues).all(|pair| sent(pair) > 0), "a queue sent nothing: {device}");
+            assert!((0..setup.queues).all(|pair| sent(pair) > 0), "a queue sent nothing: {device}");
         }
         a.quit()?;
         b.quit()?;
@@ -388,19 +369,19 @@ fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u
 
 #[test]
 fn a_guest_sends_as_many_packets_as_its_rate_says() {
-    let way = Way { queues: 1, options: "", arguments: &[] };
-    limited("testpmd-packets", "packets = 1000, packets-burst = 500", way, 600..=1300);
+    let setup = Setup { queues: 1, options: "", arguments: &[] };
+    limited("testpmd-packets", "packets = 1000, packets-burst = 500", setup, 600..=1300);
 }
 
 #[test]
 fn two_queue_pairs_of_a_guest_have_one_rate_together() {
-    let way = Way { queues: 2, options: "", arguments: &[] };
-    limited("testpmd-shared", "packets = 1000, packets-burst = 500", way, 600..=1300);
+    let setup = Setup { queues: 2, options: "", arguments: &[] };
+    limited("testpmd-shared", "packets = 1000, packets-burst = 500", setup, 600..=1300);
 }
 
 #[test]
 fn a_guest_sends_as_many_bytes_as_its_rate_says() {
     // Frames of 1,000 bytes, of which 8 Mbit/s are 1,000 a second.
-    let way = Way { queues: 1, options: "", arguments: &["--txpkts=1000"] };
-    limited("testpmd-bandwidth", "bandwidth = \"8 Mbit/s\", bandwidth-burst = \"512 KiB\"", way, 600..=1300);
+    let setup = Setup { queues: 1, options: "", arguments: &["--txpkts=1000"] };
+    limited("testpmd-bandwidth", "bandwidth = \"8 Mbit/s\", bandwidth-burst = \"512 KiB\"", setup, 600..=1300);
 }

@@ -9,9 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use softdpu_tests::netns::{possible, run};
+use softdpu_tests::netns::{self, possible};
 use softdpu_tests::{
-    Containers, Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until,
+    Capture, Containers, Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, Site, skip, softdpu,
+    wait_until,
 };
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -20,45 +21,35 @@ const WAIT: Duration = Duration::from_secs(60);
 const CHECKSUMS: [&str; 6] =
     ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
 
-/// Containers `a` and `b` in one network: 10.0.0.2 and 10.0.0.3, each on a port of its name.
-fn start(lab: &Lab, test: &str) -> Result<Containers, Failure> {
-    let site = r#"
-[node]
-dataplane = { cores = [0] }
+/// Runs a scenario with containers `a` and `b` in one network: 10.0.0.2 and 10.0.0.3, each on a port of its name. The
+/// daemon is stopped in good order after it.
+fn run(test: &str, scenario: impl FnOnce(&mut Containers) -> Result<(), Failure>) {
+    if !Capture::is_possible() || netns::run("text2pcap", &["--version"]).is_err() {
+        return skip(test, "there is no tshark here");
+    }
+    if !possible(test) {
+        return;
+    }
+    let site = Site::on(&[0])
+        .network("acme", 5001, &["10.0.0.0/16"])
+        .device("a", &format!("tap = {{ {}, interface = 'sda' }}", place(2)))
+        .device("b", &format!("tap = {{ {}, interface = 'sdb' }}", place(3)))
+        .device("guest", &format!("virtio-net = {{ {}, socket = 'guest.sock' }}", place(4)));
+    Lab::run(test, |lab| {
+        let mut containers = Containers::start(lab, test, &site.to_string(), ["10.0.0.2/16", "10.0.0.3/16"])?;
+        wait_until("a to reach b", WAIT, || Ok(ping(&containers, 1).ok()))?;
+        scenario(&mut containers)?;
+        containers.daemon.stop()
+    });
+}
 
-[[network]]
-name = "acme"
-vni  = 5001
-cidr = "10.0.0.0/16"
-
-[[device]]
-name = "a"
-tap  = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda" }
-
-[[device]]
-name = "b"
-tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb" }
-
-[[device]]
-name = "guest"
-virtio-net = { network = "acme", address = "10.0.0.4", mac = "02:5d:00:00:00:04", socket = "guest.sock" }
-"#;
-    let containers = Containers::start(lab, test, site, ["10.0.0.2/16", "10.0.0.3/16"])?;
-    wait_until("a to reach b", WAIT, || Ok(ping(&containers, 1).ok()))?;
-    Ok(containers)
+/// Keys of an interface in the network acme, at 10.0.0.LAST.
+fn place(last: u8) -> String {
+    format!("network = 'acme', address = '10.0.0.{last}', mac = '02:5d:00:00:00:0{last}'")
 }
 
 fn ping(containers: &Containers, count: u32) -> Result<String, Failure> {
     containers.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
-}
-
-/// `softdpu trace packet …` of the daemon in `folder`, from which on no frame passes unseen.
-fn follow(folder: &Path, arguments: &[&str]) -> Result<Process, Failure> {
-    let socket = folder.join("run/softdpu/api.sock").display().to_string();
-    let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
-    let mut process = Process::start("trace", folder, &softdpu()?, arguments)?;
-    process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-    Ok(process)
 }
 
 /// Ends a trace as Ctrl-C does; what it printed.
@@ -95,15 +86,6 @@ fn tshark(arguments: &[&str]) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Whether the namespaces and Wireshark's programs are to be had.
-fn can(test: &str) -> bool {
-    if run("tshark", &["--version"]).is_err() || run("text2pcap", &["--version"]).is_err() {
-        skip(test, "there is no tshark here");
-        return false;
-    }
-    possible(test)
-}
-
 /// A UDP datagram from one container's address to another's, its checksums right.
 fn datagram(source_mac: u8, source: [u8; 4], destination: [u8; 4], data: &[u8]) -> Vec<u8> {
     let sum = |words: &[u8]| {
@@ -129,14 +111,10 @@ const GUEST: [u8; 4] = [10, 0, 0, 4];
 
 #[test]
 fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
-    if !can("trace-lines") {
-        return;
-    }
-    Lab::run("trace-lines", |lab| {
-        let containers = start(lab, "lines")?;
-        let mut trace = follow(&containers.folder, &["--filter", "icmp", "--count", "8"])?;
+    run("trace-lines", |containers| {
+        let mut trace = containers.daemon.trace("trace", &["--filter", "icmp", "--count", "8"])?;
         containers.replay(&[datagram(2, A, [224, 0, 0, 1], b"not this one")], &[])?;
-        ping(&containers, 2)?;
+        ping(containers, 2)?;
         assert!(trace.wait(WAIT)?.success());
         let lines = trace.lines();
         let expected = [
@@ -150,9 +128,10 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         assert!(lines.iter().any(|line| line == "8 frames captured"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "0 frames lost for want of room"), "{lines:#?}");
         // One port, one direction, some other frame.
-        let trace =
-            follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9", "--ethernet"])?;
-        ping(&containers, 1)?;
+        let trace = containers
+            .daemon
+            .trace("trace", &["--port", "b", "--direction", "out", "--filter", "udp port 9", "--ethernet"])?;
+        ping(containers, 1)?;
         let said = containers.replay(&[datagram(2, A, B, b"this one")], &[])?;
         assert_eq!(said, "1 frames came in by a\n");
         let lines = interrupt_after(&containers.daemon, 1, trace)?;
@@ -163,7 +142,8 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         );
         // By a guest's interface, whether its driver is there or not; as the guest's own, so that a forgery goes no
         // further.
-        let trace = follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9"])?;
+        let trace =
+            containers.daemon.trace("trace", &["--port", "b", "--direction", "out", "--filter", "udp port 9"])?;
         let guests = [datagram(4, GUEST, B, b"a guest's"), datagram(4, A, B, b"a forgery")];
         assert_eq!(containers.replay_by("guest", &guests, &[])?, "2 frames came in by guest\n");
         let lines = interrupt_after(&containers.daemon, 1, trace)?;
@@ -173,21 +153,17 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
             Ok(((port.count("frames_in"), port.dropped_in("spoofed-address")) == (2, 1)).then_some(()))
         })
         .map_err(|error| Failure::new(format!("{error}: {:?}", containers.daemon.port("guest"))))?;
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn the_status_lists_the_traces_that_are_under_way() {
-    if !can("trace-status") {
-        return;
-    }
-    Lab::run("trace-status", |lab| {
-        let containers = start(lab, "status")?;
+    run("trace-status", |containers| {
         let listed = || Ok::<_, Failure>(containers.daemon.status()?["traces"].clone());
         assert_eq!(listed()?, serde_json::json!([]));
-        let first = follow(&containers.folder, &["--port", "b", "--filter", "udp"])?;
-        let second = follow(&containers.folder, &[])?;
+        let first = containers.daemon.trace("trace", &["--port", "b", "--filter", "udp"])?;
+        let second = containers.daemon.trace("trace", &[])?;
         containers.replay(&[datagram(2, A, B, b"one"), datagram(2, A, B, b"two")], &[])?;
         let traces = wait_until("both frames to be counted", WAIT, || {
             let traces = listed()?;
@@ -205,18 +181,14 @@ fn the_status_lists_the_traces_that_are_under_way() {
         assert_eq!(left[0]["id"], 2);
         interrupt(second)?;
         wait_until("the second to be gone", WAIT, || Ok((listed()? == serde_json::json!([])).then_some(())))?;
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn dropped_frames_come_with_the_reason() {
-    if !can("trace-drops") {
-        return;
-    }
-    Lab::run("trace-drops", |lab| {
-        let containers = start(lab, "drops")?;
-        let trace = follow(&containers.folder, &["--drops", "--filter", "udp"])?;
+    run("trace-drops", |containers| {
+        let trace = containers.daemon.trace("trace", &["--drops", "--filter", "udp"])?;
         let said = containers.replay(
             &[
                 datagram(2, A, B, b"nothing wrong with this"),
@@ -239,7 +211,7 @@ fn dropped_frames_come_with_the_reason() {
             ],
             "{lines:#?}"
         );
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
@@ -252,11 +224,7 @@ fn steps(frame: &serde_json::Value) -> Vec<String> {
 
 #[test]
 fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens() {
-    if !can("trace-tiers") {
-        return;
-    }
-    Lab::run("trace-tiers", |lab| {
-        let containers = start(lab, "tiers")?;
+    run("trace-tiers", |containers| {
         let explain = |to: &str, more: &[&str]| {
             let from = ["trace", "explain", "--from", "a", "--to", to];
             containers.daemon.command(&[&from[..], more].concat())
@@ -276,7 +244,8 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
             answer
         };
         assert_eq!(timeless(parse(&explain("10.0.0.3", &udp)?)?), timeless(first.clone()));
-        let mut trace = follow(&containers.folder, &["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
+        let mut trace =
+            containers.daemon.trace("trace", &["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
         for frame in [datagram(2, A, B, b"new"), datagram(2, A, B, b"old"), datagram(2, [10, 0, 0, 66], B, b"spoofed")]
         {
             containers.replay(&[frame], &[])?;
@@ -308,8 +277,8 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         let identifiers: std::collections::BTreeSet<_> =
             frames.iter().filter_map(|one| one["trace"].as_str()).collect();
         assert_eq!(identifiers.len(), 3, "{lines:#?}");
-        let known = parse(&explain("10.0.0.3", &udp)?)?;
-        assert_eq!((&known["flow"], steps(&known)), (&true.into(), through.map(str::to_owned).to_vec()));
+        let again = parse(&explain("10.0.0.3", &udp)?)?;
+        assert_eq!((&again["flow"], steps(&again)), (&true.into(), through.map(str::to_owned).to_vec()));
         // What the network itself answers, and words for people.
         let text = explain("172.16.0.1", &[])?;
         let second = text.lines().nth(1).and_then(|line| line.split_once(" ns  "));
@@ -323,21 +292,17 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         let error = containers.daemon.command(&["trace", "explain", "--from", "10.0.0.66", "--to", "10.0.0.3"]);
         let error = error.err().map(|error| format!("{error:?}")).unwrap_or_default();
         assert!(error.contains("no device here has the address 10.0.0.66"), "{error}");
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn tshark_reads_what_was_captured() {
-    if !can("trace-file") {
-        return;
-    }
-    Lab::run("trace-file", |lab| {
-        let containers = start(lab, "file")?;
+    run("trace-file", |containers| {
         let file = containers.path("all.pcapng");
-        let trace = follow(&containers.folder, &["--write", &file])?;
+        let trace = containers.daemon.trace("trace", &["--write", &file])?;
         containers.replay(&[datagram(2, A, B, b"odd"), datagram(2, [10, 0, 0, 66], B, b"spoofed")], &[])?;
-        ping(&containers, 2)?;
+        ping(containers, 2)?;
         // Three of the datagrams, eight of the echoes.
         let lines = interrupt_after(&containers.daemon, 11, trace)?;
         let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.packet_flags_direction"];
@@ -381,7 +346,7 @@ fn tshark_reads_what_was_captured() {
         assert!(pipe.wait(WAIT)?.success(), "{}", pipe.tail());
         let found = std::fs::read_to_string(&piped).context("what tshark printed")?;
         assert_eq!(found, "142\t64\n142\t64\n");
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
@@ -389,29 +354,17 @@ fn tshark_reads_what_was_captured() {
 fn a_guests_interface_is_seen_with_what_it_asks_and_what_it_is_answered() {
     /// A step takes seconds, without KVM and on a busy machine some tens of them.
     const DEADLINE: Duration = Duration::from_secs(180);
-    if run("tshark", &["--version"]).is_err() {
-        skip("trace-guest", "there is no tshark here");
-        return;
+    if !Capture::is_possible() {
+        return skip("trace-guest", "there is no tshark here");
     }
     Lab::run("trace-guest", |lab| {
-        let site = r#"
-[node]
-dataplane = { cores = [0] }
-
-[[network]]
-name = "acme"
-vni  = 5001
-cidr = "10.0.0.0/16"
-
-[[device]]
-name       = "vm1"
-virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02" }
-"#;
-        let daemon = Daemon::start(lab.path(), site)?;
+        let vm1 = format!("virtio-net = {{ {} }}", place(2));
+        let site = Site::on(&[0]).network("acme", 5001, &["10.0.0.0/16"]).device("vm1", &vm1);
+        let daemon = Daemon::start(lab.path(), &site.to_string())?;
         // From before the guest is there.
         let file = lab.path().join("vm1.pcapng").display().to_string();
-        let whole = follow(lab.path(), &["--port", "vm1", "--write", &file])?;
-        let mut lines = follow(lab.path(), &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
+        let whole = daemon.trace("whole", &["--port", "vm1", "--write", &file])?;
+        let mut lines = daemon.trace("lines", &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
         let spec = GuestSpec::new("vm1").root(Root::NetworkRam).device(daemon.guest_device("vm1")?).job("network");
         let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", "vm1").parameter("MIB", 1))?;
         guest.step("ready", DEADLINE)?;
@@ -445,13 +398,10 @@ virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02"
 
 #[test]
 fn a_trace_goes_on_after_the_data_plane_was_killed() {
-    if !can("trace-kill") {
-        return;
-    }
-    Lab::run("trace-kill", |lab| {
-        let mut containers = start(lab, "kill")?;
+    run("trace-kill", |containers| {
         let file = containers.path("both.pcapng");
-        let mut trace = follow(&containers.folder, &["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
+        let mut trace =
+            containers.daemon.trace("trace", &["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
         containers.replay(&[datagram(2, A, B, b"before")], &[])?;
         let (_, next) = trace.wait_for_line("the first", 0, WAIT, |line| line.contains("data 6").then_some(()))?;
         containers.daemon.kill_data_plane()?;
@@ -464,17 +414,13 @@ fn a_trace_goes_on_after_the_data_plane_was_killed() {
         assert!(lines.iter().any(|line| line == "2 frames captured"), "{lines:#?}");
         let lengths = tshark(&["-r", &file, "-T", "fields", "-e", "udp.length"])?;
         assert_eq!(lengths, ["14", "18"]);
-        containers.daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
-    if !can("trace-mistakes") {
-        return;
-    }
-    Lab::run("trace-mistakes", |lab| {
-        let containers = start(lab, "wrong")?;
+fn what_cannot_be_done_is_refused_with_the_reason() {
+    run("trace-mistakes", |containers| {
         let error = |arguments: &[&str]| match containers.daemon.command(arguments) {
             Ok(said) => Err(Failure::new(format!("{arguments:?} worked: {said}"))),
             Err(error) => Ok(error.to_string()),
@@ -491,12 +437,13 @@ fn what_cannot_be_done_is_said() {
         let text = error(&["trace", "replay", "--port", "a", &old])?;
         assert!(text.contains("convert it with `editcap -F pcapng"), "{text}");
         let file = containers.path("cut.pcapng");
-        let trace =
-            follow(&containers.folder, &["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
+        let trace = containers
+            .daemon
+            .trace("trace", &["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
         containers.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
         interrupt_after(&containers.daemon, 1, trace)?;
         let text = error(&["trace", "replay", "--port", "a", &file])?;
         assert!(text.contains("frame 1: only 60 of its 142 bytes were captured"), "{text}");
-        containers.daemon.stop()
+        Ok(())
     });
 }

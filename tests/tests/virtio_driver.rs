@@ -1,4 +1,4 @@
-//! The `virtio-driver` crate as a client: a driver nobody here wrote, with rings of both formats.
+//! The `virtio-driver` crate as a client: a driver of other authors, with rings of both formats.
 
 #![allow(missing_docs)]
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softdpu_tests::netns::run;
 use softdpu_tests::{
-    Capture, Context, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Process, Qemu, Report, Root, TAP, Wire,
+    Capture, Context, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Process, Qemu, Report, Root, Site, TAP, Wire,
     no_newer_kernel, skip, softdpu, wait_until,
 };
 
@@ -21,7 +21,7 @@ const CHUNKS: u64 = 2048;
 /// Moved by each transfer: some 9,000 frames.
 const TRANSFER: &str = "12M";
 
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "af-xdp" };
+const WIRE: Wire = Wire { backend: "af-xdp", ..Wire::ETHERNET };
 
 /// MAC addresses of the guest's interface, and of both ends of the network.
 const NIC: &str = "02:00:00:00:00:01";
@@ -50,31 +50,13 @@ fn kernel(host: &Host) -> Result<(), Failure> {
 
 /// softdpu's site in the guest, a host like any other.
 fn site() -> String {
-    format!(
-        r#"[node]
-dataplane = {{ cores = [0] }}
-underlay = {{ interface = "eth0", address = "{}", backend = "af-xdp" }}
-
-[[network]]
-name = "acme"
-vni = 5001
-cidr = "10.0.0.0/16"
-gateway = "10.0.9.9"
-
-[[network.endpoint]]
-address = "10.0.0.2"
-mac = "{}"
-host = "{}"
-
-[[device]]
-name = "port"
-tap = {{ network = "acme", address = "10.0.0.1", mac = "{}", interface = "acme0" }}
-"#,
-        WIRE.address(1),
-        MACS[1],
-        WIRE.address(2),
-        MACS[0],
-    )
+    Site::on(&[0])
+        .with(&format!("underlay = {{ interface = 'eth0', address = '{}', backend = 'af-xdp' }}", WIRE.address(1)))
+        .network("acme", 5001, &["10.0.0.0/16"])
+        .with("gateway = '10.0.9.9'")
+        .endpoint(&["10.0.0.2"], MACS[1], &WIRE.address(2))
+        .tap("port", 1, &["10.0.0.1"], "")
+        .to_string()
 }
 
 /// A guest with softdpu in it, and an interface by QEMU's argument on the wire.
@@ -126,21 +108,21 @@ fn pings(host: &Host) -> Result<(), Failure> {
 /// TCP into the guest and out of it.
 fn transfers(host: &Host) -> Result<(), Failure> {
     let seconds = WAIT.as_secs().to_string();
-    for way in [&[][..], &["-R"]] {
+    for direction in [&[][..], &["-R"]] {
         // The server ends with one client a little later than that client.
         wait_until("iperf3 to take a client", WAIT, || {
             let client = ["timeout", &seconds, "iperf3", "-c", "10.0.0.1", "-n", TRANSFER];
-            Ok(host.exec(&[&client[..], way].concat()).ok())
+            Ok(host.exec(&[&client[..], direction].concat()).ok())
         })?;
     }
     Ok(())
 }
 
 /// Datagrams into the guest or, with `-R`, out of it, until what is returned is dropped.
-fn datagrams(lab: &Lab, host: &Host, way: &[&str]) -> Result<Process, Failure> {
+fn datagrams(lab: &Lab, host: &Host, direction: &[&str]) -> Result<Process, Failure> {
     let client = ["iperf3", "-c", "10.0.0.1", "-u", "-b", "20M", "-l", "1300", "-t", "600", "--forceflush"];
     wait_until("iperf3 to take a client", WAIT, || {
-        let mut load = host.start(lab, "load", &[&client, way].concat())?;
+        let mut load = host.start(lab, "load", &[&client, direction].concat())?;
         let under_way = |line: &str| line.contains("sec").then_some(());
         Ok(load.wait_for_line("datagrams under way", 0, WAIT, under_way).ok().map(|_| load))
     })
@@ -173,8 +155,8 @@ fn without_copies(test: &str, device: &str, qemu: Qemu, queues: u32) {
             None => skip(&format!("the frames of {test} under tshark"), "tshark is not installed"),
         }
         let passed = guest.ask("underlay", WAIT)?;
-        for way in ["frames_in", "frames_out"] {
-            assert!(passed.get::<u64>(way)? > 2 * CHUNKS, "not every chunk was used twice: {passed:?}");
+        for direction in ["frames_in", "frames_out"] {
+            assert!(passed.get::<u64>(direction)? > 2 * CHUNKS, "not every chunk was used twice: {passed:?}");
         }
 
         // Frames are with the driver when the data plane is killed: it gives the queue and its memory back.

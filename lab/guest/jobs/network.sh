@@ -58,7 +58,7 @@ dhcp() {
         busybox udhcpc -i $INTERFACE -f -n -q -t 10 -T 1 -O mtu -s /tmp/udhcpc && detail "$(cat /tmp/lease)"
 }
 
-# An address is tentative while the kernel looks for somebody who has it already.
+# An address is tentative during duplicate address detection.
 link_local() { ip -6 address show dev $INTERFACE scope link | grep inet6 | grep -qv tentative; }
 advertised() { ip -6 route show default dev $INTERFACE | grep -q 'proto ra'; }
 dhcp6() {

@@ -14,7 +14,7 @@ use softdpu_transport::vhost_user::{HEADER_SIZE, Header, Message, RequestId};
 
 use super::FrontEnd;
 
-/// Most descriptors sent with one message here.
+/// Most descriptors that these tests send with one message.
 const FDS: usize = 64;
 
 /// Why a request has no good answer.

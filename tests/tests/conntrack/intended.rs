@@ -1,5 +1,5 @@
-//! Where softdpu means to judge otherwise than Linux: docs/policy.md, "Beside Linux". Each case is as narrow as it can
-//! be told.
+//! Where softdpu means to judge otherwise than Linux: docs/policy.md, "Beside Linux". Each case is as narrow as
+//! possible.
 
 use softdpu_vpc::policy::conntrack::{Refused, TcpState};
 

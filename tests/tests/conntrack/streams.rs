@@ -17,7 +17,7 @@ pub const URG: u8 = 0x20;
 /// The protocol of streams of neither TCP, UDP nor ICMP (RFC 3692: for experiments).
 const OTHER: u8 = 253;
 
-/// The last two bytes of the addresses of ends, and of somebody beside them.
+/// The last two bytes of the addresses of ends, and of a third host.
 const END: [u8; 2] = [7, 7];
 const ROUTER: [u8; 2] = [7, 99];
 

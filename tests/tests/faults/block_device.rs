@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 use softdpu_frontend::{BlockOptions, BlockRequest};
-use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
 use crate::load::Load;
-use crate::loops::Loop;
+use crate::loops::{Loop, NO_LOOP};
 
 const KILLS: u64 = 3;
 const HOLE: u32 = 1 << 20;
@@ -17,18 +17,9 @@ const HOLE: u32 = 1 << 20;
 #[test]
 fn a_block_device_is_read_written_discarded_grown_and_outlives_killed_data_planes() {
     const TEST: &str = "a volume on a block device";
-    if !possible(TEST, &[]) {
-        return;
-    }
-    Lab::run("device", |lab| {
+    run("device", &[], |lab| {
         let image = lab.image("image", 16 * MIB)?;
-        let device = match Loop::new(&image) {
-            Ok(device) => device,
-            Err(error) => {
-                skip(TEST, &format!("no loop device (root, losetup): {error}"));
-                return Ok(());
-            }
-        };
+        let Some(device) = or_skip(TEST, NO_LOOP, Loop::new(&image)) else { return Ok(()) };
         scenario(lab, &image, &device)
     });
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use softdpu_device::block::abi::{config, feature};
 use softdpu_frontend::{BlockFrontEnd, BlockOptions};
-use softdpu_tests::{Context, Daemon, Failure, Lab};
+use softdpu_tests::{Context, Daemon, Failure};
 use softdpu_transport::vhost_user::{ConfigSpace, Message};
 
 use crate::common::*;
@@ -27,10 +27,7 @@ fn writes(log: &Path) -> Result<(usize, usize), Failure> {
 
 #[test]
 fn the_cache_mode_that_a_driver_chose_survives_a_kill() {
-    if !possible("cache mode", &["nbdkit"]) {
-        return;
-    }
-    Lab::run("cache", |lab| {
+    run("cache", &["nbdkit"], |lab| {
         let log = lab.path().join("requests");
         let logfile = format!("logfile={}", log.display());
         let server = NbdServer::nbdkit(lab, "nbdkit", &["--filter=log", "memory", "1M", &logfile])?;

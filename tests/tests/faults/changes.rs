@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use softdpu_frontend::BlockOptions;
-use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, wait_until};
 
 use crate::common::*;
 
@@ -12,11 +12,8 @@ fn exists(daemon: &Daemon, list: &str, name: &str) -> Result<bool, Failure> {
 
 #[test]
 fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
-    if !possible("changes at run time", &[]) {
-        return;
-    }
-    Lab::run("changes", |lab| {
-        let site = node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1);
+    run("changes", &[], |lab| {
+        let site = node(&[0]) + &disk("data", MEMORY, 1);
         let mut daemon = Daemon::start(lab.path(), &site)?;
         let (image, socket) = (lab.path().join("extra.img"), lab.path().join("extra-disk.sock"));
         daemon.command(&["volume", "create", "extra", "--file", text(&image)?, "--size", "8 MiB"])?;
@@ -30,7 +27,7 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
         assert!(read(&mut front_end, 0, 4096)? == [1; 4096]);
 
         let words = refused(&daemon, &["volume", "delete", "extra"]);
-        assert!(words.contains("extra") && words.contains("extra-disk"), "it does not say who uses it: {words}");
+        assert!(words.contains("extra") && words.contains("extra-disk"), "it does not say what uses it: {words}");
         let words = refused(&daemon, &add);
         assert!(words.contains("extra-disk"), "{words}");
         let words = refused(&daemon, &["volume", "delete", "nothing"]);
@@ -45,9 +42,7 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
         let words = refused(&daemon, &["device", "remove", "extra-disk"]);
         assert!(words.contains("extra-disk") && words.contains("connected"), "{words}");
         drop(front_end);
-        wait_until("the device to be left alone", WAIT, || {
-            Ok((daemon.device_state("extra")? == "listening").then_some(()))
-        })?;
+        left_alone(&daemon, "extra")?;
 
         let counted = |daemon: &Daemon| Ok::<_, Failure>(volume(daemon, "extra")?["requests"].clone());
         let before = counted(&daemon)?;
@@ -69,11 +64,8 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
 
 #[test]
 fn tenants_come_work_and_go_and_one_that_has_something_stays() {
-    if !possible("tenants at run time", &[]) {
-        return;
-    }
-    Lab::run("tenants-come", |lab| {
-        let site = node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1);
+    run("tenants-come", &[], |lab| {
+        let site = node(&[0]) + &disk("data", MEMORY, 1);
         let mut daemon = Daemon::start(lab.path(), &site)?;
         let add = ["device", "add", "more-disk", "--volume", "more", "--tenant", "initech", "--device-socket"];
         let socket = lab.path().join("more-disk.sock");
@@ -106,15 +98,13 @@ fn tenants_come_work_and_go_and_one_that_has_something_stays() {
         assert!(words.contains("more-disk"), "it does not say what the tenant has: {words}");
 
         drop(front_end);
-        wait_until("the device to be left alone", WAIT, || {
-            Ok((daemon.device_state("more")? == "listening").then_some(()))
-        })?;
+        left_alone(&daemon, "more")?;
         daemon.command(&["device", "remove", "more-disk"])?;
         daemon.command(&["tenant", "remove", "initech"])?;
         assert_eq!(shown(&daemon)?, None);
         daemon.stop()?;
         let daemon = Daemon::start(lab.path(), &site)?;
-        assert_eq!(shown(&daemon)?, None, "a tenant that was removed is here again");
+        assert_eq!(shown(&daemon)?, None, "a tenant that was removed is back");
         daemon.stop()
     });
 }

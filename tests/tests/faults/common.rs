@@ -22,6 +22,30 @@ pub const IOERR: u8 = 1;
 /// itself.
 pub const STOP: Duration = Duration::from_secs(10);
 
+/// What a disk is kept in, where that is not what a scenario is about.
+pub const MEMORY: &str = "memory = { size = \"1 MiB\" }";
+
+/// Runs a scenario of softdpu alone. Skipped where something else is under test, or one of `programs` is not installed.
+pub fn run(name: &str, programs: &[&str], scenario: impl FnOnce(&Lab) -> Result<(), Failure>) {
+    if possible(name, programs) {
+        Lab::run(name, scenario);
+    }
+}
+
+/// The same with a daemon of one core that has these disks. It is stopped in good order after it.
+pub fn run_disks(name: &str, disks: &str, scenario: impl FnOnce(&Lab, &mut Daemon) -> Result<(), Failure>) {
+    run(name, &[], |lab| {
+        let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + disks))?;
+        scenario(lab, &mut daemon)?;
+        daemon.stop()
+    });
+}
+
+/// What a scenario needs of the machine, or none after a skip was reported: `missing` is what it lacks.
+pub fn or_skip<T, E: std::fmt::Display>(test: &str, missing: &str, made: Result<T, E>) -> Option<T> {
+    made.map_err(|error| skip(test, &format!("{missing}: {error}"))).ok()
+}
+
 /// Whether the scenario can run: softdpu is under test and `programs` are installed. Says so loudly where not.
 pub fn possible(test: &str, programs: &[&str]) -> bool {
     if !matches!(ServerKind::from_environment(), Ok(ServerKind::Softdpu)) {
@@ -182,6 +206,26 @@ pub fn beside<T>(other: &mut BlockFrontEnd, act: impl FnOnce() -> T) -> (T, Resu
     })
 }
 
+/// Does `act` beside another device. It takes no longer than a [`STOP`], and the other device's requests are not held
+/// up.
+pub fn within_a_stop<T>(other: &mut BlockFrontEnd, act: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let ((acted, took), bystander) = beside(other, || {
+        let start = Instant::now();
+        (act(), start.elapsed())
+    });
+    let acted = acted?;
+    assert!(took < STOP, "it took {took:?}");
+    bystander?.are_undisturbed();
+    Ok(acted)
+}
+
+/// Waits until the device of the volume `name` has no front end.
+pub fn left_alone(daemon: &Daemon, name: &str) -> Result<(), Failure> {
+    wait_until(&format!("the device of {name} to be left alone"), WAIT, || {
+        Ok((daemon.device_state(name)? == "listening").then_some(()))
+    })
+}
+
 /// The entry called `name` of a list in `status`.
 pub fn entry(status: &Value, list: &str, name: &str) -> Option<Value> {
     status[list].as_array()?.iter().find(|entry| entry["name"] == name).cloned()
@@ -193,7 +237,7 @@ pub fn volume(daemon: &Daemon, name: &str) -> Result<Value, Failure> {
     entry(&status, "volumes", name).ok_or_else(|| Failure::new(format!("status has no volume {name}: {status}")))
 }
 
-/// The same, once it has counted so many errors: they are counted a moment after the guest was told.
+/// The same, once it has counted so many errors: they are counted a moment after the guest has got them.
 pub fn counted(daemon: &Daemon, name: &str, errors: u64) -> Result<Value, Failure> {
     wait_until(&format!("{errors} errors of {name} to be counted"), WAIT, || {
         let volume = volume(daemon, name)?;

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 use softdpu_device::block::abi::request;
-use softdpu_frontend::{
-    BlockFrontEnd, BlockOptions, Connection, Format, Frames, NetFrontEnd, NetOptions, Station, Virtqueue,
-};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, Connection, Format, Frames, NetFrontEnd, NetOptions, Station};
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
-use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
+use softdpu_tests::{Context, Daemon, Failure, Lab, Site, skip};
 use softdpu_transport::vhost_user::{F_LOG_ALL, LogDescription, Message, ProtocolFeatures, VringAddress};
 
 use crate::common::*;
@@ -96,27 +94,16 @@ impl Chain {
         let queue = front_end.queue_mut(0);
         queue.driver().add(&pieces).ok_or_else(|| Failure::new("the ring has no room"))?;
         queue.publish();
-        let start = Instant::now();
-        while queue.driver().take().is_none() {
-            if start.elapsed() > WAIT {
-                return Err(Failure::new(format!("waited {WAIT:?} in vain for a request")));
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        Ok(())
+        given_back(|| queue.driver().take().is_some())
     }
 }
 
 #[test]
 fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
-    if !possible("dirty log", &[]) {
-        return;
-    }
-    Lab::run("dirty-log", |lab| {
-        let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1)))?;
+    run_disks("dirty-log", &disk("data", MEMORY, 1), |_, daemon| {
         let options =
             BlockOptions { protocol: ProtocolFeatures::LOG_SHMFD, spare_memory: 16 * PAGE, ..BlockOptions::default() };
-        let mut front_end = connect(&daemon, "data", &options)?;
+        let mut front_end = connect(daemon, "data", &options)?;
         let chain = Chain::new(&mut front_end)?;
         let region = front_end.memory().region();
         let pages = (region.guest_address + region.size).div_ceil(PAGE);
@@ -167,20 +154,15 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
         log.take()?;
         chain.run(&mut front_end, request::IN)?;
         assert_eq!(log.take()?, BTreeSet::new());
-        drop(front_end);
-        daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
 fn a_log_that_does_not_cover_the_guests_memory_is_refused() {
-    if !possible("dirty log that is too small", &[]) {
-        return;
-    }
-    Lab::run("small-log", |lab| {
-        let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1)))?;
+    run_disks("small-log", &disk("data", MEMORY, 1), |_, daemon| {
         let options = BlockOptions { protocol: ProtocolFeatures::LOG_SHMFD, ..BlockOptions::default() };
-        let mut front_end = connect(&daemon, "data", &options)?;
+        let mut front_end = connect(daemon, "data", &options)?;
         let features = front_end.negotiated().features;
         let asked = Log::new(8)?.announce(front_end.connection()).and_then(|()| {
             let message = Message::SetFeatures(features | F_LOG_ALL);
@@ -189,32 +171,28 @@ fn a_log_that_does_not_cover_the_guests_memory_is_refused() {
         assert!(asked.is_err(), "a log of 64 pages was taken for guest memory above 1 MiB");
         // Whether the connection survives is the daemon's choice; the next one has to work.
         drop(front_end);
-        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
-        write(&mut front_end, 0, &[1; 512])?;
-        drop(front_end);
-        daemon.stop()
+        write(&mut connect(daemon, "data", &BlockOptions::default())?, 0, &[1; 512])
     });
 }
 
-/// A network of two interfaces.
-fn interfaces() -> String {
-    let mut site = "\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n".to_owned();
-    for (name, Station { mac, address }) in [("a", A), ("b", B)] {
+/// A site with a network of two interfaces.
+fn site(cores: &[u32]) -> String {
+    let interface = |name: &str, Station { mac, address }: Station| {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        site +=
-            &format!("\n[[device]]\nname = \"{name}\"\nvirtio-net = {{ network = \"acme\", address = \"{address}\", ");
-        site += &format!("mac = \"{mac}\", packed = true, socket = \"{name}.sock\" }}\n");
-    }
-    site
+        let keys = format!("network = 'acme', address = '{address}', mac = '{mac}', packed = true");
+        format!("virtio-net = {{ {keys}, socket = '{name}.sock' }}")
+    };
+    let site = Site::on(cores).network("acme", 5001, &["10.0.0.0/24"]);
+    site.device("a", &interface("a", A)).device("b", &interface("b", B)).to_string()
 }
 
 const A: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xa], address: std::net::Ipv4Addr::new(10, 0, 0, 10) };
 const B: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xb], address: std::net::Ipv4Addr::new(10, 0, 0, 11) };
 
-/// Waits for the next chain that a ring's device gives back.
-fn given_back(ring: &mut Virtqueue) -> Result<(), Failure> {
+/// Waits until a ring's device has given a chain back, which `took` looks for.
+fn given_back(mut took: impl FnMut() -> bool) -> Result<(), Failure> {
     let start = Instant::now();
-    while ring.driver.take().is_none() {
+    while !took() {
         if start.elapsed() > WAIT {
             return Err(Failure::new(format!("waited {WAIT:?} in vain for a chain")));
         }
@@ -232,8 +210,8 @@ fn send(a: &mut NetFrontEnd, b: &mut NetFrontEnd, frames: Frames) -> Result<(), 
     let added = a.transmit.driver.add(&[Piece::readable(at, bytes.len() as u32)]);
     added.ok_or_else(|| Failure::new("no room for a frame"))?;
     a.transmit.publish();
-    given_back(&mut b.receive)?;
-    given_back(&mut a.transmit)
+    given_back(|| b.receive.driver.take().is_some())?;
+    given_back(|| a.transmit.driver.take().is_some())
 }
 
 /// An interface under a log.
@@ -312,16 +290,12 @@ fn check(what: &str, found: &BTreeSet<u64>, written: &[u64], may: &[u64]) {
 
 #[test]
 fn a_migration_log_has_the_pages_into_which_frames_were_written() {
-    const TEST: &str = "dirty log of interfaces";
-    if !possible(TEST, &[]) {
-        return;
-    }
     let cores: &[u32] = if cpus() < 2 { &[0] } else { &[0, 1] };
     if cores.len() < 2 {
         skip("a log of frames from another core", "this machine has one CPU");
     }
-    Lab::run("dirty-log-net", |lab| {
-        let daemon = Daemon::start(lab.path(), &(node(cores) + &interfaces()))?;
+    run("dirty-log-net", &[], |lab| {
+        let daemon = Daemon::start(lab.path(), &site(cores))?;
         for (format, sender) in
             [Format::Split, Format::Packed].into_iter().flat_map(|f| cores.iter().map(move |c| (f, c)))
         {

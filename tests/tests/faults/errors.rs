@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use softdpu_frontend::{BlockOptions, BlockRequest};
-use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
+use softdpu_tests::{Context, Daemon, Failure};
 
 use crate::common::*;
 
@@ -31,18 +31,10 @@ impl Drop for Tmpfs<'_> {
 #[test]
 fn a_full_file_system_fails_writes_until_there_is_room_again() {
     const TEST: &str = "full file system";
-    if !possible(TEST, &[]) {
-        return;
-    }
-    Lab::run("full", |lab| {
+    run("full", &[], |lab| {
         let folder = lab.path().join("small");
-        let tmpfs = match Tmpfs::mount(&folder, "size=4m") {
-            Ok(tmpfs) => tmpfs,
-            Err(why) => {
-                skip(TEST, &format!("no tmpfs can be mounted: {why}"));
-                return Ok(());
-            }
-        };
+        let mounted = Tmpfs::mount(&folder, "size=4m");
+        let Some(tmpfs) = or_skip(TEST, "no tmpfs can be mounted", mounted) else { return Ok(()) };
         let filler = folder.join("filler");
         let backend = format!("file = {{ path = '{}', size = \"16 MiB\" }}", folder.join("image").display());
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;
@@ -72,10 +64,7 @@ fn a_full_file_system_fails_writes_until_there_is_room_again() {
 
 /// A server that fails reads and writes with `error` while a file exists.
 fn failing_server(name: &str, error: &str, counter: &str) {
-    if !possible(name, &["nbdkit"]) {
-        return;
-    }
-    Lab::run(name, |lab| {
+    run(name, &["nbdkit"], |lab| {
         let trigger = lab.path().join("trigger");
         let file = format!("error-file={}", trigger.display());
         let error = format!("error={error}");

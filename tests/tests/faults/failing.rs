@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use softdpu_frontend::{BlockOptions, BlockRequest};
-use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
+use softdpu_tests::{Context, Daemon, Failure, Lab};
 
 use crate::common::*;
-use crate::loops::{Ext4, Loop};
+use crate::loops::{Ext4, Loop, NO_EXT4, NO_LOOP};
 
 const LEN: u32 = 4096;
 /// Sectors: what the cut leaves, and what it takes.
@@ -27,7 +27,7 @@ fn cut<T>(image: &Path, left: u64, act: impl FnOnce() -> Result<T, Failure>) -> 
 
 /// A volume whose disk fails beyond `left` bytes of `image`: reads there fail, and nothing else does.
 fn scenario(lab: &Lab, backend: &str, image: &Path, left: u64, kept: bool) -> Result<(), Failure> {
-    let site = node(&[0]) + &disk("data", backend, 1) + &disk("local", "memory = { size = \"1 MiB\" }", 1);
+    let site = node(&[0]) + &disk("data", backend, 1) + &disk("local", MEMORY, 1);
     let daemon = Daemon::start(lab.path(), &site)?;
     let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
     let mut local = connect(&daemon, "local", &BlockOptions::default())?;
@@ -72,19 +72,10 @@ fn scenario(lab: &Lab, backend: &str, image: &Path, left: u64, kept: bool) -> Re
 #[test]
 fn reads_of_a_block_device_whose_disk_is_cut_off_fail_until_it_is_whole_again() {
     const TEST: &str = "a block device with I/O errors";
-    if !possible(TEST, &[]) {
-        return;
-    }
     for direct in [false, true] {
-        Lab::run("failing-device", |lab| {
+        run("failing-device", &[], |lab| {
             let image = lab.image("image", 4 * MIB)?;
-            let device = match Loop::new(&image) {
-                Ok(device) => device,
-                Err(error) => {
-                    skip(TEST, &format!("no loop device (root, losetup): {error}"));
-                    return Ok(());
-                }
-            };
+            let Some(device) = or_skip(TEST, NO_LOOP, Loop::new(&image)) else { return Ok(()) };
             let backend = format!("device = {{ path = \"{}\", direct = {direct} }}", device.path().display());
             scenario(lab, &backend, &image, MIB, true)
         });
@@ -94,18 +85,9 @@ fn reads_of_a_block_device_whose_disk_is_cut_off_fail_until_it_is_whole_again() 
 #[test]
 fn reads_of_a_file_whose_file_systems_disk_is_cut_off_fail_until_it_is_whole_again() {
     const TEST: &str = "a file on a disk with I/O errors";
-    if !possible(TEST, &[]) {
-        return;
-    }
-    Lab::run("failing-file", |lab| {
+    run("failing-file", &[], |lab| {
         let (image, folder) = (lab.image("image", 16 * MIB)?, lab.path().join("small"));
-        let mounted = match Ext4::mount(&image, &folder) {
-            Ok(mounted) => mounted,
-            Err(error) => {
-                skip(TEST, &format!("no ext4 on a loop device (root, losetup, mkfs.ext4): {error}"));
-                return Ok(());
-            }
-        };
+        let Some(mounted) = or_skip(TEST, NO_EXT4, Ext4::mount(&image, &folder)) else { return Ok(()) };
         let file = folder.join("disk");
         std::fs::write(&file, vec![0; 4 * MIB as usize]).context("writing the volume's file")?;
         std::fs::File::open(&file).and_then(|file| file.sync_all()).context("syncing the volume's file")?;

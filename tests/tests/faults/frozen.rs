@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest, Tag};
 use softdpu_ring::Format;
-use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 use softdpu_transport::vhost_user::{Message, ProtocolFeatures};
 
 use crate::common::*;
-use crate::loops::Ext4;
+use crate::loops::{Ext4, NO_EXT4};
 
 /// What the driver writes when the file system hangs, what it writes later, and what it does with memory that is its
 /// own again.
@@ -43,26 +43,17 @@ fn file_system(lab: &Lab, name: &str) -> Result<(Ext4, PathBuf), Failure> {
 /// Runs a scenario with three volumes at one core: `held` on a file system of its own, `local` on another, and
 /// `memory`.
 ///
-/// `local` goes around the page cache: of those who write through it, the kernel gives one of 64 places to a file, by
-/// its address, and makes one wait for the other where two files have the same.
-fn run(test: &str, name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene) -> Result<(), Failure>) {
-    if !possible(test, &[]) {
-        return;
-    }
-    Lab::run(name, |lab| {
+/// `local` goes around the page cache. To a file that is written through it the kernel gives one of 64 places, by the
+/// file's address, and makes one file wait for the other where both have the same place.
+fn held_up(name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene) -> Result<(), Failure>) {
+    run(name, &[], |lab| {
         let both = file_system(lab, "small").and_then(|held| Ok((held, file_system(lab, "other")?)));
-        let ((ext4, file), (other, elsewhere)) = match both {
-            Ok(both) => both,
-            Err(error) => {
-                skip(test, &format!("no ext4 on a loop device (root, losetup, mkfs.ext4): {error}"));
-                return Ok(());
-            }
-        };
+        let Some(((ext4, file), (other, elsewhere))) = or_skip(name, NO_EXT4, both) else { return Ok(()) };
         let backend = |path: &Path, direct| format!("file = {{ path = \"{}\", direct = {direct} }}", path.display());
         let site = node(&[0])
             + &disk("held", &backend(&file, direct), 1)
             + &disk("local", &backend(&elsewhere, true), 1)
-            + &disk("memory", "memory = { size = \"1 MiB\" }", 1);
+            + &disk("memory", MEMORY, 1);
         scenario(lab, &Scene { ext4, _other: other, file, site })
     });
 }
@@ -108,32 +99,25 @@ fn holds(held: &mut BlockFrontEnd, byte: u8) -> Result<(), Failure> {
 
 #[test]
 fn a_hung_file_system_holds_up_neither_the_stop_of_a_ring_nor_other_devices_and_nothing_late_reaches_the_guest() {
-    const TEST: &str = "stop on a hung file system";
     for (name, direct, options) in [
         ("frozen", false, BlockOptions { inflight: true, ..BlockOptions::default() }),
         ("frozen-direct", true, BlockOptions { inflight: true, ..BlockOptions::default() }),
         ("frozen-packed", true, BlockOptions { format: Format::Packed, ..BlockOptions::default() }),
     ] {
-        run(TEST, name, direct, |lab, scene| stopped(lab, scene, &options));
+        held_up(name, direct, |lab, scene| stopped(lab, scene, &options));
     }
 }
 
 fn stopped(lab: &Lab, scene: &Scene, options: &BlockOptions) -> Result<(), Failure> {
     let daemon = Daemon::start(lab.path(), &scene.site.replace("virtio-blk = { ", "virtio-blk = { packed = true, "))?;
-    let mut held = connect(&daemon, "held", options)?;
-    let mut local = connect(&daemon, "local", &BlockOptions::default())?;
+    let (mut held, mut local) =
+        (connect(&daemon, "held", options)?, connect(&daemon, "local", &BlockOptions::default())?);
     let frozen = scene.ext4.freeze()?;
     let tags = hang(&daemon, &mut held)?;
     let beyond = WRITES * SECTORS;
     assert!(read(&mut held, beyond, LEN)? == [0; LEN as usize], "reads go on");
 
-    let ((stopped, took), latencies) = beside(&mut local, || {
-        let start = Instant::now();
-        (held.stop(0).context("stopping the ring"), start.elapsed())
-    });
-    let position = stopped?;
-    assert!(took < STOP, "the stop took {took:?}");
-    latencies?.are_undisturbed();
+    let position = within_a_stop(&mut local, || held.stop(0).context("stopping the ring"))?;
     assert_eq!(abandoned(&daemon)?, WRITES);
     for tag in &tags {
         let buffer = held.queue_mut(0).data(*tag, LEN).context("a buffer")?;
@@ -158,27 +142,19 @@ fn stopped(lab: &Lab, scene: &Scene, options: &BlockOptions) -> Result<(), Failu
 
 #[test]
 fn what_a_hung_file_system_did_not_write_before_a_reset_lands_before_anything_newer() {
-    run("reset on a hung file system", "frozen-reset", true, |lab, scene| {
+    held_up("frozen-reset", true, |lab, scene| {
         let daemon = Daemon::start(lab.path(), &scene.site)?;
         let mut local = connect(&daemon, "local", &BlockOptions::default())?;
         let protocol = ProtocolFeatures::RESET_DEVICE;
         let mut held = connect(&daemon, "held", &BlockOptions { protocol, timeout: WAIT, ..BlockOptions::default() })?;
         let frozen = scene.ext4.freeze()?;
         hang(&daemon, &mut held)?;
-        let ((reset, took), latencies) = beside(&mut local, || {
-            let start = Instant::now();
-            (held.connection().call(&Message::ResetDevice, &[]).context("resetting"), start.elapsed())
-        });
-        reset?;
-        assert!(took < STOP, "the reset took {took:?}");
-        latencies?.are_undisturbed();
+        within_a_stop(&mut local, || held.connection().call(&Message::ResetDevice, &[]).context("resetting"))?;
         assert_eq!(abandoned(&daemon)?, WRITES);
         drop(held);
 
         // Another driver, on a device that was removed and added again.
-        wait_until("the device to be left alone", WAIT, || {
-            Ok((daemon.device_state("held")? == "listening").then_some(()))
-        })?;
+        left_alone(&daemon, "held")?;
         let socket = daemon.device_socket("held");
         let start = Instant::now();
         daemon.command(&["device", "remove", "held-disk"])?;
@@ -205,7 +181,7 @@ fn what_a_hung_file_system_did_not_write_before_a_reset_lands_before_anything_ne
 
 #[test]
 fn a_volume_that_is_made_anew_waits_for_what_is_still_to_be_written_to_its_file() {
-    run("volume made anew on a hung file system", "frozen-anew", false, |lab, scene| {
+    held_up("frozen-anew", false, |lab, scene| {
         let daemon = Daemon::start(lab.path(), &node(&[0]))?;
         let (file, socket) = (text(&scene.file)?, daemon.device_socket("held"));
         let add = || {
@@ -217,9 +193,7 @@ fn a_volume_that_is_made_anew_waits_for_what_is_still_to_be_written_to_its_file(
         let frozen = scene.ext4.freeze()?;
         hang(&daemon, &mut held)?;
         drop(held);
-        wait_until("the device to be left alone", WAIT, || {
-            Ok((daemon.device_state("held")? == "listening").then_some(()))
-        })?;
+        left_alone(&daemon, "held")?;
         let start = Instant::now();
         daemon.command(&["device", "remove", "held-disk"])?;
         daemon.command(&["volume", "delete", "held"])?;
@@ -256,7 +230,7 @@ fn waits_for_its_fence(daemon: &Daemon) -> Result<(), Failure> {
 #[test]
 fn a_data_plane_that_is_killed_over_a_hung_file_system_is_replaced_and_its_writes_land_before_their_replay() {
     for direct in [false, true] {
-        run("kill over a hung file system", "frozen-kill", direct, |lab, scene| {
+        held_up("frozen-kill", direct, |lab, scene| {
             let mut daemon = Daemon::start(lab.path(), &scene.site)?;
             let mut held = connect(&daemon, "held", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
             let mut local = connect(&daemon, "memory", &BlockOptions { inflight: true, ..BlockOptions::default() })?;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use softdpu_frontend::{BlockFrontEnd, BlockOptions};
-use softdpu_tests::{Context, Daemon, Failure, Lab};
+use softdpu_tests::{Context, Daemon, Failure};
 use softdpu_transport::vhost_user::client::backend_request::CONFIG_CHANGE_MSG;
 use softdpu_transport::vhost_user::{HEADER_SIZE, Header, Message, ProtocolFeatures};
 
@@ -27,10 +27,7 @@ fn capacity(front_end: &mut BlockFrontEnd) -> Result<u64, Failure> {
 
 #[test]
 fn a_volume_that_grows_is_larger_for_its_driver_at_once_and_after_a_kill() {
-    if !possible("growing online", &[]) {
-        return;
-    }
-    Lab::run("grow", |lab| {
+    run("grow", &[], |lab| {
         let image = lab.image("image", 16 * MIB)?;
         let backend = format!("file = {{ path = '{}' }}", image.display());
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;

@@ -1,6 +1,6 @@
 //! An NBD server that is there and does nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use softdpu_frontend::{BlockOptions, BlockRequest};
@@ -19,8 +19,7 @@ fn start(lab: &Lab, more: &str) -> Result<(NbdServer, Daemon), Failure> {
     let image = lab.path().join("image");
     std::fs::write(&image, vec![SERVED; MIB as usize]).context("writing the image")?;
     let server = NbdServer::nbdkit(lab, "nbdkit", &["file", text(&image)?])?;
-    let site =
-        node(&[0]) + &disk("remote", &server.backend(more), 1) + &disk("local", "memory = { size = \"1 MiB\" }", 1);
+    let site = node(&[0]) + &disk("remote", &server.backend(more), 1) + &disk("local", MEMORY, 1);
     let site = site.replace("virtio-blk = { ", "virtio-blk = { packed = true, ");
     let daemon = Daemon::start(lab.path(), &site)?;
     Ok((server, daemon))
@@ -28,10 +27,6 @@ fn start(lab: &Lab, more: &str) -> Result<(NbdServer, Daemon), Failure> {
 
 #[test]
 fn a_hung_server_holds_up_neither_the_stop_of_its_ring_nor_other_devices_and_its_late_reply_goes_nowhere() {
-    const TEST: &str = "hung NBD server";
-    if !possible(TEST, &["nbdkit"]) {
-        return;
-    }
     // With the front end's in-flight region, and with the records that softdpu keeps where there is none.
     late_reply("hung", BlockOptions { inflight: true, ..BlockOptions::default() });
     // And where the front end says that it can take a ring with requests in flight.
@@ -42,7 +37,7 @@ fn a_hung_server_holds_up_neither_the_stop_of_its_ring_nor_other_devices_and_its
 }
 
 fn late_reply(name: &str, options: BlockOptions) {
-    Lab::run(name, |lab| {
+    run(name, &["nbdkit"], |lab| {
         let (mut server, daemon) = start(lab, "")?;
         let mut remote = connect(&daemon, "remote", &options)?;
         assert!(remote.negotiated().protocol.contains(options.protocol));
@@ -59,13 +54,7 @@ fn late_reply(name: &str, options: BlockOptions) {
             Ok((device["queues"][0]["inflight"] == 1).then_some(()))
         })?;
 
-        let ((stopped, took), latencies) = beside(&mut local, || {
-            let start = Instant::now();
-            (remote.stop(0).context("stopping the ring"), start.elapsed())
-        });
-        let position = stopped?;
-        assert!(took < STOP, "the stop took {took:?}");
-        latencies?.are_undisturbed();
+        let position = within_a_stop(&mut local, || remote.stop(0).context("stopping the ring"))?;
         assert!(remote.queue_mut(0).poll().is_none(), "a request that was given up completed");
 
         let buffer = remote.queue_mut(0).data(tag, LEN).context("the buffer")?;
@@ -92,10 +81,7 @@ fn late_reply(name: &str, options: BlockOptions) {
 
 #[test]
 fn a_volume_whose_server_hangs_is_shown_as_recovering_with_the_reason_until_it_answers() {
-    if !possible("status of a hung NBD server", &["nbdkit"]) {
-        return;
-    }
-    Lab::run("recovering", |lab| {
+    run("recovering", &["nbdkit"], |lab| {
         let (mut server, daemon) = start(lab, ", timeout = \"500 ms\"")?;
         let mut remote = connect(&daemon, "remote", &BlockOptions::default())?;
         assert!(read(&mut remote, 0, LEN)? == [SERVED; LEN as usize]);
@@ -107,8 +93,8 @@ fn a_volume_whose_server_hangs_is_shown_as_recovering_with_the_reason_until_it_a
         queue.publish();
         wait_until("status to show the volume recovering, with what it waits for", WAIT, || {
             let volume = volume(&daemon, "remote")?;
-            let told = volume["detail"].as_str().is_some_and(|detail| detail.contains("server"));
-            Ok((volume["state"] == "recovering" && told).then_some(()))
+            let named = volume["detail"].as_str().is_some_and(|detail| detail.contains("server"));
+            Ok((volume["state"] == "recovering" && named).then_some(()))
         })
         .map_err(|error| Failure::new(format!("{error}; status: {:?}", daemon.status())))?;
         server.process.signal(Signal::CONT);

@@ -2,7 +2,7 @@
 //!
 //! Each block of 4 KiB has a version, counted up by each write of it. A block has one request in flight at a time, so a
 //! read finds exactly the last version that was written; a write that is lost, or done once more after a newer one, is
-//! found by the next read of the block, and by the look at all blocks in the end. A request that completes twice is
+//! found by the next read of the block, and when all blocks are verified in the end. A request that completes twice is
 //! found by its tag.
 
 use std::collections::HashMap;
@@ -123,7 +123,7 @@ impl Load {
         )))
     }
 
-    /// Runs beside `scenario` until that is through; then waits for all that is in flight and looks at every block.
+    /// Runs beside `scenario` until that is through; then waits for all that is in flight and verifies every block.
     /// `scenario` gets the number of completions so far.
     pub fn run(
         &mut self,
@@ -143,10 +143,10 @@ impl Load {
                 self.drain(front_end)?;
                 self.verify(front_end)
             });
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&completed)));
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&completed)));
             over.store(true, SeqCst);
             let loaded = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(loaded)
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(loaded)
         })
     }
 

@@ -8,6 +8,11 @@ use softdpu_tests::{Context, Failure};
 
 use crate::common::text;
 
+/// Why there is no [`Loop`], as far as that can be known.
+pub const NO_LOOP: &str = "no loop device (root, losetup)";
+/// Why there is no [`Ext4`].
+pub const NO_EXT4: &str = "no ext4 on a loop device (root, losetup, mkfs.ext4)";
+
 /// Runs a program of the system; what it printed.
 fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let output = Command::new(program).args(arguments).output().context(program)?;
@@ -80,7 +85,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // Lazily: after a failure somebody may still have a file open.
+        // Lazily: after a failure the daemon may still have a file open.
         let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use softdpu_frontend::BlockOptions;
-use softdpu_tests::{Daemon, Failure, Lab, wait_until, wait_until_still};
+use softdpu_tests::{Daemon, Failure, wait_until, wait_until_still};
 
 use crate::common::*;
 use crate::load::Load;
@@ -29,10 +29,7 @@ fn in_flight(daemon: &Daemon) -> Result<u64, Failure> {
 
 #[test]
 fn an_nbd_server_that_vanishes_and_returns_loses_no_request() {
-    if !possible("vanished NBD server", &["nbdkit"]) {
-        return;
-    }
-    Lab::run("vanished", |lab| {
+    run("vanished", &["nbdkit"], |lab| {
         let image = lab.image("image", 16 * MIB)?;
         let arguments = ["file", text(&image)?];
         let mut server = NbdServer::nbdkit(lab, "nbdkit", &arguments)?;
@@ -72,10 +69,7 @@ fn an_nbd_server_that_vanishes_and_returns_loses_no_request() {
 #[test]
 fn a_data_plane_that_is_killed_loses_and_doubles_nothing_of_an_nbd_volume() {
     const KILLS: u64 = 5;
-    if !possible("data plane killed on an NBD volume", &["nbdkit"]) {
-        return;
-    }
-    Lab::run("nbd-kill", |lab| {
+    run("nbd-kill", &["nbdkit"], |lab| {
         let server = NbdServer::nbdkit(lab, "nbdkit", &["memory", "16M"])?;
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 2)))?;
         let mut front_end =

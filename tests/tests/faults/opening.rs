@@ -1,4 +1,5 @@
-//! Volumes that cannot be opened yet: nobody else waits for them, nobody is disconnected, and they are tried again.
+//! Volumes that cannot be opened yet: no other device waits for them, no front end is disconnected, and they are tried
+//! again.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +13,10 @@ use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
 
-/// How long those who ask a server that never answers wait for it.
+/// How long a volume waits for a server that never answers.
 const DEAD: Duration = Duration::from_secs(8);
-/// What whoever need not wait for such a server takes at most, on a machine that is busy with something else for
-/// seconds.
+/// The most that a request takes that need not wait for such a server, on a machine that is busy with something else
+/// for seconds.
 const AT_ONCE: Duration = Duration::from_secs(6);
 
 /// A listener whose backlog is full, so that the kernel drops what else wants to connect: a host that is not there.
@@ -74,11 +75,8 @@ fn device(daemon: &Daemon, name: &str) -> Result<serde_json::Value, Failure> {
 }
 
 #[test]
-fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_status_tells() {
-    if !possible("NBD servers that never answer", &[]) {
-        return;
-    }
-    Lab::run("dead-servers", |lab| {
+fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_status_says_so() {
+    run("dead-servers", &[], |lab| {
         let mute = lab.path().join("mute.sock");
         let other = lab.path().join("other.sock");
         let _mute = [&mute, &other].map(|socket| UnixListener::bind(socket).context("a mute server"));
@@ -91,7 +89,7 @@ fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_sta
         let hole = hole.local_addr().context("an address")?;
         let hole =
             format!("nbd = {{ uri = \"nbd://{hole}/\", timeout = \"{} s\", reconnect = \"never\" }}", DEAD.as_secs());
-        let local = disk("local", "memory = { size = \"1 MiB\" }", 1);
+        let local = disk("local", MEMORY, 1);
         let start = Instant::now();
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("a", &mute, 1) + &disk("b", &hole, 1) + &local))?;
         assert!(start.elapsed() < AT_ONCE, "the start took {:?}", start.elapsed());
@@ -101,7 +99,7 @@ fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_sta
         }
         serves_at_once(&daemon, "local")?;
 
-        // A change that waits for such a server keeps nobody waiting either.
+        // A change that waits for such a server keeps no other request waiting either.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let uri = format!("nbd+unix:///?socket={}", other.display());
@@ -125,9 +123,9 @@ fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_sta
         for (name, why) in [("a", "no answer in time"), ("b", "cannot connect")] {
             wait_until("status to tell why a volume is not open", WAIT, || {
                 let (volume, device) = (volume(&daemon, name)?, device(&daemon, &format!("{name}-disk"))?);
-                let told = |text: &serde_json::Value| text.as_str().is_some_and(|text| text.contains(why));
+                let names = |text: &serde_json::Value| text.as_str().is_some_and(|text| text.contains(why));
                 let failed = volume["state"] == "failed" && device["state"] == "broken";
-                Ok((failed && told(&volume["error"]) && told(&device["broken_reason"])).then_some(()))
+                Ok((failed && names(&volume["error"]) && names(&device["broken_reason"])).then_some(()))
             })
             .map_err(|error| Failure::new(format!("{error}: {:?}", daemon.status())))?;
         }
@@ -139,10 +137,7 @@ fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_sta
 
 #[test]
 fn a_front_end_that_comes_before_its_volume_is_open_is_served_when_it_is() {
-    if !possible("a front end before its volume", &[]) {
-        return;
-    }
-    Lab::run("early", |lab| {
+    run("early", &[], |lab| {
         let open = Arc::new(AtomicBool::new(false));
         let backend = slow_server(lab, Arc::clone(&open))?;
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("slow", &backend, 1)))?;
@@ -165,10 +160,7 @@ fn a_front_end_that_comes_before_its_volume_is_open_is_served_when_it_is() {
 
 #[test]
 fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
-    if !possible("a volume that is gone after a kill", &[]) {
-        return;
-    }
-    Lab::run("gone-after-kill", |lab| {
+    run("gone-after-kill", &[], |lab| {
         let image = lab.image("data.img", 1 << 20)?;
         let away = lab.path().join("away.img");
         let backend = format!("file = {{ path = \"{}\" }}", image.display());
@@ -183,8 +175,8 @@ fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
         queue.publish();
         wait_until("status to show that the image is gone", WAIT, || {
             let shown = device(&daemon, "data-disk")?;
-            let told = shown["broken_reason"].as_str().is_some_and(|why| why.contains("data.img"));
-            Ok((shown["state"] == "broken" && told && volume(&daemon, "data")?["state"] == "failed").then_some(()))
+            let named = shown["broken_reason"].as_str().is_some_and(|why| why.contains("data.img"));
+            Ok((shown["state"] == "broken" && named && volume(&daemon, "data")?["state"] == "failed").then_some(()))
         })
         .map_err(|error| Failure::new(format!("{error}: {:?}", daemon.status())))?;
         std::thread::sleep(Duration::from_millis(500));
@@ -214,31 +206,22 @@ fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
 }
 
 #[test]
-fn an_image_that_is_not_there_at_the_start_costs_nobody_else_their_disk_and_is_served_when_it_comes() {
-    if !possible("an image that comes later", &[]) {
-        return;
-    }
-    Lab::run("image-comes", |lab| {
+fn an_image_that_is_not_there_at_the_start_costs_no_other_device_its_disk_and_is_served_when_it_comes() {
+    let disks = disk("later", "file = { path = 'later.img' }", 1) + &disk("local", MEMORY, 1);
+    run_disks("image-comes", &disks, |lab, daemon| {
         let later = lab.path().join("later.img");
-        let site = node(&[0])
-            + &disk("later", &format!("file = {{ path = \"{}\" }}", later.display()), 1)
-            + &disk("local", "memory = { size = \"1 MiB\" }", 1);
-        let daemon = Daemon::start(lab.path(), &site)?;
-        serves_at_once(&daemon, "local")?;
+        serves_at_once(daemon, "local")?;
         wait_until("status to show that the image is not there", WAIT, || {
-            let volume = volume(&daemon, "later")?;
-            let told = volume["error"].as_str().is_some_and(|why| why.contains("later.img"));
-            Ok((volume["state"] == "failed" && told).then_some(()))
+            let volume = volume(daemon, "later")?;
+            let named = volume["error"].as_str().is_some_and(|why| why.contains("later.img"));
+            Ok((volume["state"] == "failed" && named).then_some(()))
         })?;
         let beside = lab.path().join("beside.img");
         std::fs::write(&beside, [0x42; 1 << 20]).context("making the image")?;
         std::fs::rename(&beside, &later).context("moving it to its place")?;
-        wait_until("the image to be served", WAIT, || {
-            Ok((device(&daemon, "later-disk")?["state"] == "listening").then_some(()))
-        })?;
-        let mut front_end = connect(&daemon, "later", &BlockOptions::default())?;
+        left_alone(daemon, "later").context("the image is served")?;
+        let mut front_end = connect(daemon, "later", &BlockOptions::default())?;
         assert!(read(&mut front_end, 0, 4096)? == [0x42; 4096]);
-        drop(front_end);
-        daemon.stop()
+        Ok(())
     });
 }

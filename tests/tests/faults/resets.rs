@@ -21,7 +21,7 @@ const READ_AT: u64 = 0;
 const WRITE_AT: u64 = 2048;
 /// A request takes a second: less than a stop's patience of two.
 const SLOW: u64 = LEN as u64;
-/// A request takes sixteen: more than anybody waits for.
+/// A request takes sixteen: longer than anything waits.
 const HANGING: u64 = SLOW / 16;
 /// How often a reset within a stop's patience is tried, before it has failed: a machine that is busy with something
 /// else may let it pass.
@@ -147,7 +147,7 @@ fn overtaking(daemon: &Daemon, slow: &SlowDisk) -> Result<(), Failure> {
     in_flight(daemon, 1)?;
     front_end.connection().call(&Message::ResetDevice, &[]).context("resetting")?;
     drop(front_end);
-    // The disk is slow for what has been begun, and as fast as ever for what is begun from here on.
+    // The disk is slow for what has been begun, and as fast as ever for what is begun from now on.
     slow.release(daemon.data_plane()?.0).context("taking the data plane out of the cgroup")?;
 
     let mut next = connect(daemon, "slow", &BlockOptions { max_transfer: LEN, ..BlockOptions::default() })?;

@@ -1,12 +1,11 @@
 //! The well-behaved tenant: writes, reads back, verifies, and never stops.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use softdpu_tests::{Failure, wait_until};
+use softdpu_tests::{Failure, Worker, wait_until};
 
 use crate::SOON;
 use crate::client::{FrontEnd, MEMORY, Memory, Settings, pattern};
@@ -14,43 +13,28 @@ use crate::client::{FrontEnd, MEMORY, Memory, Settings, pattern};
 /// Blocks it works on.
 const BLOCKS: u64 = 512;
 
-/// Between two rounds: it has to leave the machine's cores to those who abuse.
+/// Between two rounds: it has to leave the machine's cores to the abuses.
 const PAUSE: Duration = Duration::from_micros(500);
 
 #[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
+struct Counts {
     rounds: AtomicU64,
     worst_us: AtomicU64,
-    error: Mutex<Option<String>>,
 }
 
 /// A tenant at work.
-pub struct Bystander {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
-}
+pub struct Bystander(Worker<Counts>);
 
 impl Bystander {
     pub fn start(socket: &Path) -> Result<Bystander, Failure> {
         let settings = Settings { event_idx: true, ..Settings::SPLIT };
         let front = FrontEnd::start(socket, Arc::new(Memory::new(MEMORY)?), settings)?;
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || {
-            if let Err(error) = work(front, &theirs) {
-                *theirs.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-            }
-        });
-        Ok(Bystander { shared, thread })
+        Ok(Bystander(Worker::start("the bystander", Counts::default(), |counts, stop| work(front, counts, stop))))
     }
 
     /// How many rounds it has made; an error if it was disturbed.
     pub fn progress(&self) -> Result<u64, Failure> {
-        match &*self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(Failure::new(format!("the bystander was disturbed: {error}"))),
-            None => Ok(self.shared.rounds.load(Relaxed)),
-        }
+        Ok(self.0.undisturbed()?.rounds.load(Relaxed))
     }
 
     /// Fails unless whole rounds were made since `before`, or soon are.
@@ -60,23 +44,21 @@ impl Bystander {
 
     /// The slowest round since this was asked last.
     pub fn take_worst(&self) -> Duration {
-        Duration::from_micros(self.shared.worst_us.swap(0, Relaxed))
+        Duration::from_micros(self.0.counts().worst_us.swap(0, Relaxed))
     }
 
     /// Ends it; what it did, in words.
-    pub fn stop(self) -> Result<String, Failure> {
-        self.shared.stop.store(true, Relaxed);
-        let progress = self.progress();
-        self.thread.join().map_err(|_| Failure::new("the bystander panicked"))?;
-        let worst = self.shared.worst_us.load(Relaxed) as f64 / 1e3;
-        Ok(format!("the bystander verified {} blocks, the slowest in {worst:.1} ms", progress?))
+    pub fn stop(&mut self) -> Result<String, Failure> {
+        let counts = self.0.stop()?;
+        let (rounds, worst) = (counts.rounds.load(Relaxed), counts.worst_us.load(Relaxed) as f64 / 1e3);
+        Ok(format!("the bystander verified {rounds} blocks, the slowest in {worst:.1} ms"))
     }
 }
 
-fn work(mut front: FrontEnd, shared: &Shared) -> Result<(), Failure> {
+fn work(mut front: FrontEnd, counts: &Counts, stop: &AtomicBool) -> Result<(), Failure> {
     let mut versions = vec![0; BLOCKS as usize];
     for round in 1.. {
-        if shared.stop.load(Relaxed) {
+        if stop.load(Relaxed) {
             return Ok(());
         }
         let (writes, reads) = (round * 7 % BLOCKS, round * 13 % BLOCKS);
@@ -92,8 +74,8 @@ fn work(mut front: FrontEnd, shared: &Shared) -> Result<(), Failure> {
         if front.error_signalled(Duration::ZERO) {
             return Err(Failure::new("its ring was declared broken"));
         }
-        shared.worst_us.fetch_max(start.elapsed().as_micros() as u64, Relaxed);
-        shared.rounds.fetch_add(1, Relaxed);
+        counts.worst_us.fetch_max(start.elapsed().as_micros() as u64, Relaxed);
+        counts.rounds.fetch_add(1, Relaxed);
         std::thread::sleep(PAUSE);
     }
     Ok(())

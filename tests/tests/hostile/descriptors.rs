@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::raw::{AVAIL, INDIRECT, NEXT, Raw, USED, WRITE, data, header, raw, status};
+use softdpu_tests::descriptor::{AVAIL, Descriptor, INDIRECT, NEXT, USED, WRITE};
+
+use super::raw::{data, header, raw, status};
 use super::scene::Expect::{Breaks, Harmless, Survives};
 use super::scene::{Abuse, Seen};
 use crate::client::{BLOCK, DATA, GUEST, HEADERS, IN, MEMORY, SCRATCH, Settings, TABLES};
@@ -13,10 +15,7 @@ const NO_INDIRECT: Settings = Settings { indirect: false, ..Settings::SPLIT };
 const OUTSIDE: u64 = GUEST + MEMORY + 0x10_0000;
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = split();
-    all.extend(indirect());
-    all.extend(packed());
-    all
+    [split(), indirect(), packed()].into_iter().flatten().collect()
 }
 
 fn split() -> Vec<Abuse> {
@@ -122,7 +121,7 @@ fn indirect() -> Vec<Abuse> {
         }),
         Abuse::new("indirect and next", "both flags on one descriptor", Breaks("is indirect and has a next"), |f| {
             let table = f.table(TABLES, &[header(1), data(2), status()]);
-            f.chain(&[Raw { flags: INDIRECT | NEXT, last: 1, ..table }, status()])
+            f.chain(&[Descriptor { flags: INDIRECT | NEXT, last: 1, ..table }, status()])
         }),
         Abuse::new("indirect length 17", "not a multiple of 16", Breaks("not a multiple of 16"), |f| {
             f.chain(&[raw(GUEST + TABLES, 17, INDIRECT, 0)])
@@ -148,7 +147,7 @@ fn indirect() -> Vec<Abuse> {
             f.chain(&[table])
         }),
         Abuse::new("chain longer than the device takes", "4096 entries", Breaks("the chain at 0"), |f| {
-            let entries: Vec<Raw> = (1..4096).map(header).chain([status()]).collect();
+            let entries: Vec<Descriptor> = (1..4096).map(header).chain([status()]).collect();
             let table = f.table(SCRATCH, &entries);
             f.chain(&[table])
         }),
@@ -158,7 +157,7 @@ fn indirect() -> Vec<Abuse> {
 fn packed() -> Vec<Abuse> {
     let all = vec![
         Abuse::new("packed: id out of range", "buffer id 16 of 16", Breaks("carries buffer id 16"), |f| {
-            f.packed_chain(&[raw(GUEST + HEADERS, 16, NEXT, 16), data(16), Raw { last: 16, ..status() }])
+            f.packed_chain(&[raw(GUEST + HEADERS, 16, NEXT, 16), data(16), Descriptor { last: 16, ..status() }])
         }),
         Abuse::new("packed: flags of the next wrap counter", "flags say used, not available", Harmless, |f| {
             f.packed_raw(&[raw(GUEST + HEADERS, 16, USED, 0)])?;
@@ -185,11 +184,11 @@ fn packed() -> Vec<Abuse> {
             f.packed_chain(&[raw(GUEST + HEADERS, 16, NEXT, 0), raw(OUTSIDE, 512, NEXT | WRITE, 0), status()])
         }),
         Abuse::new("packed: readable after writable", "header last", Breaks("after a device-writable one"), |f| {
-            f.packed_chain(&[Raw { flags: NEXT | WRITE, ..status() }, raw(GUEST + HEADERS, 16, 0, 0)])
+            f.packed_chain(&[Descriptor { flags: NEXT | WRITE, ..status() }, raw(GUEST + HEADERS, 16, 0, 0)])
         }),
         Abuse::new("packed: indirect and next", "both flags", Breaks("is indirect and has a next"), |f| {
             let table = f.packed_table(TABLES, &[raw(GUEST + HEADERS, 16, 0, 0), status()]);
-            f.packed_chain(&[Raw { flags: INDIRECT | NEXT, ..table }, status()])
+            f.packed_chain(&[Descriptor { flags: INDIRECT | NEXT, ..table }, status()])
         }),
         Abuse::new("packed: indirect in indirect", "a table in a table", Breaks("is itself indirect"), |f| {
             let inner = raw(GUEST + SCRATCH, 16, INDIRECT, 0);

@@ -47,10 +47,7 @@ fn reopened(front: &FrontEnd, flags: OFlags) -> Result<OwnedFd, Failure> {
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = counts();
-    all.extend(kinds());
-    all.extend(memory());
-    all
+    [counts(), kinds(), memory()].into_iter().flatten().collect()
 }
 
 fn counts() -> Vec<Abuse> {
@@ -128,7 +125,7 @@ fn kinds() -> Vec<Abuse> {
         Abuse::new("a call eventfd made blocking again, full", "a write would block", Harmless, |f| {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
             as_call(f, &event)?;
-            // Whoever passed it can fill it at any time, and make it block whoever writes.
+            // A front end can fill it at any time, and make it block its writers.
             rustix::io::write(&event, &(u64::MAX - 2).to_ne_bytes()).context("filling the eventfd")?;
             while rustix::io::write(&event, &1u64.to_ne_bytes()).is_ok() {}
             fcntl_setfl(&event, OFlags::empty()).context("fcntl")?;

@@ -20,10 +20,10 @@ pub const LINGER: Duration = Duration::from_secs(25);
 
 const FIRST_QUEUE: FdPresence = FdPresence { index: 0, present: true };
 
-/// A way to leave a descriptor's last close to the daemon.
-pub struct Way {
+/// What leaves a descriptor's last close to the daemon.
+pub struct Attack {
     pub name: &'static str,
-    pub go: fn(&mut Attacker) -> Result<(), Failure>,
+    pub act: fn(&mut Attacker) -> Result<(), Failure>,
 }
 
 /// What sends such descriptors.
@@ -71,36 +71,36 @@ impl Attacker {
     }
 }
 
-pub fn ways() -> Vec<Way> {
+pub fn attacks() -> Vec<Attack> {
     vec![
-        Way { name: "with a message that takes none", go: |it| it.with(&Message::GetFeatures, 1) },
-        Way { name: "as kick", go: |it| it.with(&Message::SetVringKick(FIRST_QUEUE), 1) },
-        Way {
+        Attack { name: "with a message that takes none", act: |it| it.with(&Message::GetFeatures, 1) },
+        Attack { name: "as kick", act: |it| it.with(&Message::SetVringKick(FIRST_QUEUE), 1) },
+        Attack {
             name: "as memory",
-            go: |it| {
+            act: |it| {
                 let region = Memory::new(MEMORY)?.region();
                 it.with(&Message::SetMemTable(vec![region]), 1)
             },
         },
-        Way { name: "as back-end channel", go: |it| it.with(&Message::SetBackendReqFd, 1) },
-        Way { name: "too many of them", go: |it| it.with(&Message::GetFeatures, 60) },
-        Way {
+        Attack { name: "as back-end channel", act: |it| it.with(&Message::SetBackendReqFd, 1) },
+        Attack { name: "too many of them", act: |it| it.with(&Message::GetFeatures, 60) },
+        Attack {
             name: "with half a message",
-            go: |it| {
+            act: |it| {
                 let front = it.connect()?;
                 it.leave(front.socket.as_fd(), &Message::GetFeatures.encode(false)[..7], 1, 1)
             },
         },
-        Way {
+        Attack {
             name: "unread behind other messages",
-            go: |it| {
+            act: |it| {
                 let front = it.connect()?;
                 it.leave(front.socket.as_fd(), &Message::GetFeatures.encode(false), 1, 8)
             },
         },
-        Way {
+        Attack {
             name: "in the queue of a back-end channel",
-            go: |it| {
+            act: |it| {
                 let mut front = it.connect()?;
                 let (near, far) = UnixStream::pair().context("sockets")?;
                 front.call(&Message::SetBackendReqFd, &[far.as_fd()])?;
@@ -108,9 +108,9 @@ pub fn ways() -> Vec<Way> {
                 it.leave(near.as_fd(), b"x", 1, 1)
             },
         },
-        Way {
+        Attack {
             name: "on a connection that waits to be accepted",
-            go: |it| {
+            act: |it| {
                 let _first = it.connect()?;
                 let waiting = UnixStream::connect(&it.socket).context("connecting")?;
                 it.leave(waiting.as_fd(), &Message::GetFeatures.encode(false), 1, 1)

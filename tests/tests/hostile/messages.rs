@@ -75,10 +75,7 @@ fn second_queue(front: &mut FrontEnd, change: impl Fn(&mut VringAddress)) -> Res
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = framing();
-    all.extend(payloads());
-    all.extend(memory());
-    all
+    [framing(), payloads(), memory()].into_iter().flatten().collect()
 }
 
 fn framing() -> Vec<Abuse> {
@@ -237,7 +234,7 @@ fn payloads() -> Vec<Abuse> {
         Abuse::new("ring address wraps", "descriptor table at 2^64 - 16", Refused("descriptor"), |f| {
             second_queue(f, |address| address.descriptor = u64::MAX - 15)
         }),
-        Abuse::new("kick before anything else", "a queue nobody set up", Refused("SET_VRING_KICK"), |f| {
+        Abuse::new("kick before anything else", "a queue that was never set up", Refused("SET_VRING_KICK"), |f| {
             let kick = f.kick.try_clone().map_err(|error| Failure::new(error.to_string()))?;
             sends(f, &Message::SetVringKick(FdPresence { index: 1, present: true }), &[kick.as_fd()])
         }),
@@ -351,7 +348,7 @@ fn memory() -> Vec<Abuse> {
             }
             Ok(Seen::Accepted)
         }),
-        Abuse::new("a region nobody added", "REM_MEM_REG", Refused("REM_MEM_REG"), |f| {
+        Abuse::new("a region that was never added", "REM_MEM_REG", Refused("REM_MEM_REG"), |f| {
             let region = RegionDescription { guest_address: 1 << 40, ..f.memory.region() };
             sends(f, &Message::RemMemReg(region), &[])
         }),

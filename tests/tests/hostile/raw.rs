@@ -4,63 +4,28 @@ use std::time::Instant;
 
 use softdpu_ring::driver::Layout;
 use softdpu_tests::Failure;
+use softdpu_tests::descriptor::{AVAIL, Descriptor, INDIRECT, NEXT, WRITE};
 
 use crate::client::{BLOCK, DATA, FrontEnd, GUEST, HEADERS, PATIENCE, STATUSES};
 use crate::scene::Seen;
 
-/// VIRTQ_DESC_F_* (virtio 1.3 §2.7.5).
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
-/// VIRTQ_DESC_F_AVAIL and USED of packed rings (virtio 1.3 §2.8.1).
-pub const AVAIL: u16 = 1 << 7;
-pub const USED: u16 = 1 << 15;
-
-/// A descriptor: the last field is `next` in a split ring, the buffer id in a packed one.
-#[derive(Clone, Copy)]
-pub struct Raw {
-    pub addr: u64,
-    pub len: u32,
-    pub flags: u16,
-    pub last: u16,
-}
-
-pub fn raw(addr: u64, len: u32, flags: u16, last: u16) -> Raw {
-    Raw { addr, len, flags, last }
+pub fn raw(addr: u64, len: u32, flags: u16, last: u16) -> Descriptor {
+    Descriptor { addr, len, flags, last }
 }
 
 /// Slot 0's header, followed by descriptor `next`.
-pub fn header(next: u16) -> Raw {
+pub fn header(next: u16) -> Descriptor {
     raw(GUEST + HEADERS, 16, NEXT, next)
 }
 
 /// Slot 0's data for a read, followed by descriptor `next`.
-pub fn data(next: u16) -> Raw {
+pub fn data(next: u16) -> Descriptor {
     raw(GUEST + DATA, BLOCK as u32, NEXT | WRITE, next)
 }
 
 /// Slot 0's status, the last one.
-pub fn status() -> Raw {
+pub fn status() -> Descriptor {
     raw(GUEST + STATUSES, 1, WRITE, 0)
-}
-
-impl Raw {
-    fn split(&self) -> [u8; 16] {
-        self.bytes(self.flags, self.last)
-    }
-
-    fn packed(&self) -> [u8; 16] {
-        self.bytes(self.last, self.flags)
-    }
-
-    fn bytes(&self, at12: u16, at14: u16) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
-        bytes[12..14].copy_from_slice(&at12.to_le_bytes());
-        bytes[14..].copy_from_slice(&at14.to_le_bytes());
-        bytes
-    }
 }
 
 impl FrontEnd {
@@ -79,14 +44,14 @@ impl FrontEnd {
     }
 
     /// Writes descriptors from entry 0 on.
-    pub fn describe(&mut self, descriptors: &[Raw]) {
+    pub fn describe(&mut self, descriptors: &[Descriptor]) {
         for (entry, descriptor) in (0..).zip(descriptors) {
             self.memory.write(16 * entry, &descriptor.split());
         }
     }
 
     /// Offers a chain that starts at descriptor 0 of a split ring: a read of block 0, if the header is used.
-    pub fn chain(&mut self, descriptors: &[Raw]) -> Result<Seen, Failure> {
+    pub fn chain(&mut self, descriptors: &[Descriptor]) -> Result<Seen, Failure> {
         self.header(0, crate::client::IN, 0);
         self.describe(descriptors);
         self.offer(&[0], 1);
@@ -94,7 +59,7 @@ impl FrontEnd {
     }
 
     /// Writes an indirect table `offset` into the memory; a descriptor for it.
-    pub fn table(&mut self, offset: u64, entries: &[Raw]) -> Raw {
+    pub fn table(&mut self, offset: u64, entries: &[Descriptor]) -> Descriptor {
         for (entry, descriptor) in (0..).zip(entries) {
             self.memory.write(offset + 16 * entry, &descriptor.split());
         }
@@ -102,7 +67,7 @@ impl FrontEnd {
     }
 
     /// Writes a packed table; a descriptor for it with buffer id 0.
-    pub fn packed_table(&mut self, offset: u64, entries: &[Raw]) -> Raw {
+    pub fn packed_table(&mut self, offset: u64, entries: &[Descriptor]) -> Descriptor {
         for (entry, descriptor) in (0..).zip(entries) {
             self.memory.write(offset + 16 * entry, &descriptor.packed());
         }
@@ -110,7 +75,7 @@ impl FrontEnd {
     }
 
     /// Writes descriptors into a packed ring from slot 0 on, flags as they are, the first one last, and kicks.
-    pub fn packed_raw(&mut self, descriptors: &[Raw]) -> Result<Seen, Failure> {
+    pub fn packed_raw(&mut self, descriptors: &[Descriptor]) -> Result<Seen, Failure> {
         for (slot, descriptor) in (0..).zip(descriptors).skip(1) {
             self.memory.write(16 * slot, &descriptor.packed());
         }
@@ -124,10 +89,12 @@ impl FrontEnd {
     }
 
     /// As [`packed_raw`](Self::packed_raw), every descriptor made available with the first wrap counter.
-    pub fn packed_chain(&mut self, descriptors: &[Raw]) -> Result<Seen, Failure> {
+    pub fn packed_chain(&mut self, descriptors: &[Descriptor]) -> Result<Seen, Failure> {
         self.header(0, crate::client::IN, 0);
-        let available: Vec<Raw> =
-            descriptors.iter().map(|descriptor| Raw { flags: descriptor.flags | AVAIL, ..*descriptor }).collect();
+        let available: Vec<Descriptor> = descriptors
+            .iter()
+            .map(|descriptor| Descriptor { flags: descriptor.flags | AVAIL, ..*descriptor })
+            .collect();
         self.packed_raw(&available)
     }
 

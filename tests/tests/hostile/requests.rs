@@ -2,7 +2,9 @@
 
 use softdpu_tests::Failure;
 
-use super::raw::{NEXT, Raw, WRITE, data, header, raw, status};
+use softdpu_tests::descriptor::{Descriptor, NEXT, WRITE};
+
+use super::raw::{data, header, raw, status};
 use super::scene::Expect::Fails;
 use super::scene::{Abuse, Seen};
 use crate::client::{BLOCK, DATA, FrontEnd, GUEST, HEADERS, IN, MEMORY, OUT, SCRATCH};
@@ -20,11 +22,11 @@ const WRITE_ZEROES: u32 = 13;
 const SECURE_ERASE: u32 = 14;
 
 /// Sends one request with these descriptors between header and status, and waits for it.
-fn request(front: &mut FrontEnd, kind: u32, sector: u64, between: &[Raw]) -> Result<Seen, Failure> {
+fn request(front: &mut FrontEnd, kind: u32, sector: u64, between: &[Descriptor]) -> Result<Seen, Failure> {
     front.header(0, kind, sector);
     let count = between.len() as u16;
-    let middle = (2..).zip(between).map(|(next, descriptor)| Raw { last: next, ..*descriptor });
-    let descriptors: Vec<Raw> = [header(1)].into_iter().chain(middle).chain([status()]).collect();
+    let middle = (2..).zip(between).map(|(next, descriptor)| Descriptor { last: next, ..*descriptor });
+    let descriptors: Vec<Descriptor> = [header(1)].into_iter().chain(middle).chain([status()]).collect();
     debug_assert_eq!(descriptors.len(), usize::from(count) + 2);
     front.describe(&descriptors);
     front.offer(&[0], 1);
@@ -42,12 +44,12 @@ fn segment(front: &mut FrontEnd, kind: u32, sector: u64, sectors: u32, flags: u3
 }
 
 /// Data the device reads.
-fn given(len: u32) -> Raw {
+fn given(len: u32) -> Descriptor {
     raw(GUEST + SCRATCH, len, NEXT, 0)
 }
 
 /// Data the device writes.
-fn wanted(len: u32) -> Raw {
+fn wanted(len: u32) -> Descriptor {
     raw(GUEST + DATA, len, NEXT | WRITE, 0)
 }
 

@@ -53,6 +53,23 @@ fn spoiled_records(front: &mut FrontEnd, spoil: impl Fn(&mut [u8])) -> Result<Se
     Ok(Seen::Nothing)
 }
 
+/// The same, with these values in the region's fields, by their offsets.
+fn spoiled_fields(front: &mut FrontEnd, fields: &[(usize, u16)]) -> Result<Seen, Failure> {
+    spoiled_records(front, |bytes| {
+        for (at, value) in fields {
+            bytes[*at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+    })
+}
+
+/// Offsets of the fields that both formats have (vhost-user: Inflight I/O tracking), of two of a split queue's, and of
+/// its first record, which begins with `inflight`.
+const VERSION: usize = 8;
+const DESC_NUM: usize = 10;
+const LAST_BATCH_HEAD: usize = 12;
+const USED_IDX: usize = 14;
+const RECORDS: usize = 16;
+
 pub fn abuses() -> Vec<Abuse> {
     vec![
         Abuse::new("available index jumps", "17 entries in a ring of 16", Breaks("the available index jumped"), |f| {
@@ -69,7 +86,7 @@ pub fn abuses() -> Vec<Abuse> {
             f.header(0, IN, 0);
             f.describe(&[header(1), data(2), status()]);
             f.offer(&[0], 1);
-            // No device writes the status that is there before, nor does the used index tell anything here.
+            // No device writes the status that is there before, and the used index says nothing about it.
             let start = Instant::now();
             while f.status(0) == 0xff && start.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
@@ -112,44 +129,25 @@ pub fn abuses() -> Vec<Abuse> {
             reads(f, 50, |f, round| f.memory.write(flags, &(round as u16 | 0xfff0).to_le_bytes()))
         }),
         Abuse::new("in-flight region for another size", "desc_num is 8", Breaks("in-flight records"), |f| {
-            spoiled_records(f, |bytes| {
-                bytes[8] = 1;
-                bytes[10] = 8;
-            })
+            spoiled_fields(f, &[(VERSION, 1), (DESC_NUM, 8)])
         })
         .with(INFLIGHT),
         Abuse::new("in-flight region of version 99", "not 1", Breaks("in-flight records"), |f| {
-            spoiled_records(f, |bytes| {
-                bytes[8] = 99;
-                bytes[10] = 16;
-            })
+            spoiled_fields(f, &[(VERSION, 99), (DESC_NUM, 16)])
         })
         .with(INFLIGHT),
         Abuse::new("in-flight used_idx far away", "no batch is that large", Breaks("are damaged"), |f| {
-            spoiled_records(f, |bytes| {
-                bytes[8] = 1;
-                bytes[10] = 16;
-                bytes[14..16].copy_from_slice(&0x4000u16.to_le_bytes());
-                bytes[16] = 1;
-            })
+            spoiled_fields(f, &[(VERSION, 1), (DESC_NUM, 16), (USED_IDX, 0x4000), (RECORDS, 1)])
         })
         .with(INFLIGHT),
         Abuse::new("in-flight batch head out of range", "last_batch_head is 999", Breaks("are damaged"), |f| {
-            spoiled_records(f, |bytes| {
-                bytes[8] = 1;
-                bytes[10] = 16;
-                bytes[12..14].copy_from_slice(&999u16.to_le_bytes());
-                bytes[14..16].copy_from_slice(&0xffffu16.to_le_bytes());
-                bytes[16] = 1;
-            })
+            let fields = [(VERSION, 1), (DESC_NUM, 16), (LAST_BATCH_HEAD, 999), (USED_IDX, 0xffff), (RECORDS, 1)];
+            spoiled_fields(f, &fields)
         })
         .with(INFLIGHT),
-        Abuse::new("in-flight says all is in flight", "16 requests that nobody made", Survives, |f| {
-            spoiled_records(f, |bytes| {
-                bytes[8] = 1;
-                bytes[10] = 16;
-                (0..16).for_each(|entry| bytes[16 + 16 * entry] = 1);
-            })
+        Abuse::new("in-flight says all is in flight", "16 requests that were never made", Survives, |f| {
+            let records = (0..16).map(|record| (RECORDS + 16 * record, 1));
+            spoiled_fields(f, &[(VERSION, 1), (DESC_NUM, 16)].into_iter().chain(records).collect::<Vec<_>>())
         })
         .with(INFLIGHT),
         Abuse::new("packed: in-flight region of 0xff", "nonsense in every field", Breaks("in-flight records"), |f| {
@@ -159,10 +157,8 @@ pub fn abuses() -> Vec<Abuse> {
         Abuse::new("packed: in-flight free list is a loop", "indexes out of range", Breaks("are damaged"), |f| {
             spoiled_records(f, |bytes| {
                 bytes[16..].fill(0xfe);
-                bytes[8] = 1;
-                bytes[9] = 0;
-                bytes[10] = 16;
-                bytes[11] = 0;
+                bytes[VERSION..][..2].copy_from_slice(&1u16.to_le_bytes());
+                bytes[DESC_NUM..][..2].copy_from_slice(&16u16.to_le_bytes());
             })
         })
         .with(PACKED_INFLIGHT),

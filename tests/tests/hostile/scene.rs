@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use serde_json::Value;
+use softdpu_tests::abuses::wait_for_reason;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 use softdpu_transport::vhost_user::Message;
 use softdpu_transport::vhost_user::client::Answer;
@@ -36,7 +37,7 @@ pub enum Expect {
     Survives,
 }
 
-/// What the abuser saw itself.
+/// What the hostile front end saw itself.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Nothing that says anything.
@@ -216,11 +217,7 @@ impl Scene {
 
     /// The data plane is the one that was started first, or after the last kill.
     pub fn same_data_plane(&self) -> Result<(), Failure> {
-        let now = self.daemon.data_plane()?;
-        if now == self.data_plane {
-            return Ok(());
-        }
-        Err(Failure::new(format!("the data plane is another one: (pid, restarts) {:?} → {now:?}", self.data_plane)))
+        self.daemon.expect_data_plane(self.data_plane)
     }
 
     fn device(&self) -> Result<Value, Failure> {
@@ -244,12 +241,7 @@ impl Scene {
     }
 
     fn broken(&self, reason: &str) -> Result<String, Failure> {
-        let mut last = None;
-        wait_until("status to show the broken queue", SOON, || {
-            last = self.broken_reason()?;
-            Ok(last.clone().filter(|found| found.contains(reason)))
-        })
-        .map_err(|error| Failure::new(format!("{error}; expected `{reason}`, it shows {last:?}")))
+        wait_for_reason(reason, SOON, || self.broken_reason())
     }
 
     fn no_longer_broken(&self) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Interrupts into an eventfd that blocks whoever writes to it.
+//! Interrupts into an eventfd that blocks its writers.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::client::{FrontEnd, MEMORY, Memory, PATIENCE, Settings};
 /// The most that an eventfd holds (eventfd(2)): a write of anything more waits.
 const FULL: u64 = u64::MAX - 1;
 
-/// Between two looks of a driver that polls: interrupts reach nobody here.
+/// Between two polls of a driver that takes no interrupts.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A front end that reads, one block after the other, while another of its threads makes its call eventfd a wall: full,

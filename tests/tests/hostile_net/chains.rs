@@ -8,7 +8,9 @@ use softdpu_frontend::Format;
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 
-use crate::nic::{AVAIL, INDIRECT, INDIRECTION, NEXT, Nic, Raw, SIZE, Settings, Side, WRITE};
+use softdpu_tests::descriptor::{AVAIL, Descriptor, INDIRECT, NEXT, WRITE};
+
+use crate::nic::{INDIRECTION, Nic, SIZE, Settings, Side};
 use crate::packets::{B, SINK, udp_to, uncut};
 use crate::scene::Abuse;
 use crate::scene::Expect::{self, Breaks, Drops, Harmless, Survives};
@@ -42,23 +44,18 @@ fn frame(nic: &mut Nic) -> Result<GuestAddress, softdpu_tests::Failure> {
 }
 
 /// A chain at descriptor 0 of a fresh split ring.
-fn chain(nic: &mut Nic, descriptors: &[Raw]) -> Result<u64, softdpu_tests::Failure> {
+fn chain(nic: &mut Nic, descriptors: &[Descriptor]) -> Result<u64, softdpu_tests::Failure> {
     nic.describe(nic.descriptors(TX), descriptors)?;
     nic.offer(TX, &[0], 1)?;
     Ok(0)
 }
 
-fn raw(addr: GuestAddress, len: u32, flags: u16, last: u16) -> Raw {
-    Raw { addr: addr.0, len, flags, last }
+fn raw(addr: GuestAddress, len: u32, flags: u16, last: u16) -> Descriptor {
+    Descriptor { addr: addr.0, len, flags, last }
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = lengths();
-    all.extend(directions());
-    all.extend(loops());
-    all.extend(tables());
-    all.extend(packed());
-    all
+    [lengths(), directions(), loops(), tables(), packed()].into_iter().flatten().collect()
 }
 
 fn lengths() -> Vec<Abuse> {
@@ -241,7 +238,7 @@ fn loops() -> Vec<Abuse> {
 }
 
 fn tables() -> Vec<Abuse> {
-    let indirect = |name, settings, expect, entries: fn(&mut Nic, GuestAddress) -> Vec<Raw>| {
+    let indirect = |name, settings, expect, entries: fn(&mut Nic, GuestAddress) -> Vec<Descriptor>| {
         Abuse::new(name, settings, expect, move |nic: &mut Nic| {
             let table = nic.room(16 * 1024);
             let entries = entries(nic, table);

@@ -1,5 +1,5 @@
-//! Frames that contradict themselves, and frames in somebody else's name. What must not arrive is sent to a guest that
-//! looks at everything it gets.
+//! Frames that contradict themselves, and frames in another guest's name. What must not arrive is sent to a guest that
+//! verifies everything it gets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,15 +15,10 @@ fn abuse(name: &'static str, expect: Expect, frames: Frames) -> Abuse {
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = names();
-    all.extend(neighbours());
-    all.extend(ethernet());
-    all.extend(internet());
-    all.extend(transport());
-    all
+    [names(), neighbours(), ethernet(), internet(), transport()].into_iter().flatten().collect()
 }
 
-/// A UDP packet to [`B`] in somebody's name.
+/// A UDP packet to [`B`] from an address.
 fn from(source: Ipv4Addr) -> Vec<u8> {
     ether(B.mac, IPV4, &ipv4(source, B.address, UDP, &udp(9, 9, &[0; 18])))
 }
@@ -82,7 +77,7 @@ fn names() -> Vec<Abuse> {
         abuse("a forged address in a fragment", Drops("spoofed-address"), || {
             [[0x20, 0], [0, 9], [0x20, 9]].map(|fragment| with(from(A.address), AT_IP + 6, &fragment)).into()
         }),
-        abuse("DHCP in somebody's name", Drops("spoofed-address"), || {
+        abuse("DHCP in another's name", Drops("spoofed-address"), || {
             let request = udp(68, 67, &[1; 240]);
             vec![ether(BROADCAST, IPV4, &ipv4(A.address, Ipv4Addr::BROADCAST, UDP, &request))]
         }),
@@ -97,19 +92,19 @@ fn solicitation(from: Ipv6Addr, target: Ipv6Addr, mac: [u8; 6]) -> Vec<u8> {
 
 fn neighbours() -> Vec<Abuse> {
     vec![
-        abuse("ARP in somebody's name", Drops("spoofed-neighbor"), || {
+        abuse("ARP in another's name", Drops("spoofed-neighbor"), || {
             vec![
                 arp(1, MALLORY.mac, A.address, B.address),
                 arp(1, MALLORY.mac, GATEWAY, B.address),
                 arp(1, A.mac, MALLORY.address, B.address),
                 arp(2, MALLORY.mac, A.address, B.address),
                 arp(2, A.mac, A.address, B.address),
-                // Gratuitous: who asks for itself.
+                // Gratuitous: a host asks for its own address.
                 arp(1, MALLORY.mac, A.address, A.address),
                 arp(2, MALLORY.mac, GATEWAY, GATEWAY),
             ]
         }),
-        abuse("ARP answers that nobody asked for", Drops("service"), || {
+        abuse("unsolicited ARP answers", Drops("service"), || {
             vec![arp(2, MALLORY.mac, MALLORY.address, B.address), arp(9, MALLORY.mac, MALLORY.address, B.address)]
         }),
         abuse("ARP of other lengths and kinds", Drops("malformed"), || {
@@ -122,10 +117,10 @@ fn neighbours() -> Vec<Abuse> {
             let good = arp(1, MALLORY.mac, MALLORY.address, B.address);
             (14..good.len()).map(|len| good[..len].to_vec()).collect()
         }),
-        abuse("solicitations in somebody's name", Drops("spoofed-neighbor"), || {
+        abuse("solicitations in another's name", Drops("spoofed-neighbor"), || {
             vec![solicitation(six(0xa), six(0xb), MALLORY.mac), solicitation(six(1), six(0xb), MALLORY.mac)]
         }),
-        abuse("advertisements that nobody asked for", Drops("service"), || {
+        abuse("unsolicited advertisements", Drops("service"), || {
             let body = |target: Ipv6Addr| [&[0xe0, 0, 0, 0][..], &target.octets(), &[2, 1], &MALLORY.mac].concat();
             [six(0xa), six(1), six(0x66)].map(|target| icmp6(six(0x66), six(0xb), 136, &body(target))).into()
         }),
@@ -273,7 +268,7 @@ fn internet() -> Vec<Abuse> {
             };
             (1..=200).map(|id| fragment([0x20, id], id)).collect()
         }),
-        abuse("packets to nobody", Drops("no-route"), || {
+        abuse("packets to no guest", Drops("no-route"), || {
             let to = |address| ether(B.mac, IPV4, &ipv4(MALLORY.address, address, UDP, &udp(9, 9, &[0; 18])));
             vec![to(NOBODY), to(MALLORY.address), to(Ipv4Addr::new(8, 8, 8, 8)), to(Ipv4Addr::new(10, 0, 1, 11))]
         }),

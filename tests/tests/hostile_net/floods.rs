@@ -1,7 +1,7 @@
 //! Floods, and what two other guests on the same core lose to them.
 //!
 //! The pair is paced at an eighth of what it reaches alone: a guest that asks for less than its share is to get what it
-//! asks for, whatever others do. One core serves everybody and takes at most as many frames from one queue as from any
+//! asks for, whatever others do. One core serves all and takes at most as many frames from one queue as from any
 //! other before it looks at the next, so a pair that wants more than that would rightly get less beside a flood. The
 //! flood is switched on and off in turn within one run, and the medians of the pair's delivered frames are compared:
 //! the machine is the same in both. Guests have CPUs of their own, and here they share what the core leaves: the pair's
@@ -122,7 +122,7 @@ pub fn tried(mut play: impl FnMut() -> Result<Seen, Failure>) -> Result<Seen, Fa
 pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen, Failure> {
     pair.set_pace(pace / flood.less);
     let mut nic = scene.connect(flood.settings)?;
-    // Somebody to send to, who gives no buffers.
+    // A guest to send to, which gives no buffers.
     let _sink = Nic::connect(&scene.socket("sink"), Settings { receives: false, ..Settings::PLAIN })?;
     let (before, core) = (scene.counts()?, scene.core_time()?);
     let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -179,8 +179,7 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
                 }
                 let mut nic = scene.connect(Settings { receives: false, ..Settings::PLAIN })?;
                 (storm.act)(&mut nic)?;
-                let told = || Ok([Side::Receive, Side::Transmit].iter().any(|side| nic.ring(*side).error_signalled()));
-                wait_until("a queue to break", SOON, || Ok(told()?.then_some(())))?;
+                wait_until("a queue to break", SOON, || Ok(nic.error_signalled().then_some(())))?;
                 sent.fetch_add(1, Relaxed);
             }
             Ok::<_, Failure>(())
@@ -333,7 +332,7 @@ pub fn floods() -> Vec<Flood> {
                 icmp6(six(0x66), solicited, 135, &[&[0; 4][..], &six(0xb).octets()].concat()),
             ])
         }),
-        flood("packets to nobody", Some("rate-limited"), || {
+        flood("packets to no guest", Some("rate-limited"), || {
             plain(vec![ether(B.mac, IPV4, &ipv4(MALLORY.address, NOBODY, UDP, &udp(9, 9, &[0; 64])))])
         }),
         flood("extension headers without end", Some("malformed"), || {

@@ -69,16 +69,13 @@ fn abuse(name: &'static str, expect: Expect, frames: fn() -> Vec<(Header, Vec<u8
     Abuse::new(name, OFFLOADING, expect, move |nic| send(nic, &frames()))
 }
 
-/// 4,000 bytes of TCP for somebody.
+/// 4,000 bytes of TCP for a guest.
 fn large(to: Station) -> Vec<u8> {
     tcp_to(to, &[7; 4000])
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let mut all = checksums();
-    all.extend(segmentation());
-    all.extend(hints());
-    all
+    [checksums(), segmentation(), hints()].into_iter().flatten().collect()
 }
 
 fn checksums() -> Vec<Abuse> {

@@ -7,6 +7,7 @@ use softdpu_device::net::abi::{feature, header};
 use softdpu_frontend::{Format, NetFrontEnd, NetOptions, Virtqueue};
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
+use softdpu_tests::descriptor::Descriptor;
 use softdpu_tests::{Context, Failure};
 
 use crate::SOON;
@@ -19,12 +20,6 @@ const MEMORY: u64 = 8 << 20;
 /// Receive buffers and their bytes, for answers.
 const BUFFERS: u64 = 16;
 const BUFFER: u32 = 2048;
-
-/// VIRTQ_DESC_F_* (virtio 1.3 §2.7.5, §2.8.1).
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
-pub const AVAIL: u16 = 1 << 7;
 
 /// All offloads of a sender.
 pub const OFFLOADS: &[(u64, &str)] = &[
@@ -49,15 +44,6 @@ pub struct Settings {
 
 impl Settings {
     pub const PLAIN: Settings = Settings { size: SIZE, format: Format::Split, features: &[], receives: true };
-}
-
-/// A descriptor: the last field is `next` in a split ring, the buffer id in a packed one.
-#[derive(Clone, Copy)]
-pub struct Raw {
-    pub addr: u64,
-    pub len: u32,
-    pub flags: u16,
-    pub last: u16,
 }
 
 /// Which of the two queues.
@@ -177,7 +163,7 @@ impl Nic {
     pub fn received(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         let Some(done) = self.port.receive.driver.take() else { return Ok(None) };
         let at = self.buffers.iter().position(|(id, _)| *id == done.id);
-        let (_, address) = self.buffers.swap_remove(at.ok_or_else(|| Failure::new("a buffer nobody gave"))?);
+        let (_, address) = self.buffers.swap_remove(at.ok_or_else(|| Failure::new("a buffer that was never given"))?);
         let mut bytes = vec![0; done.written as usize];
         let buffer = self.port.memory.view().buffer(address, done.written.into()).context("a buffer")?;
         buffer.read_at(0, &mut bytes).context("reading a buffer")?;
@@ -188,7 +174,7 @@ impl Nic {
         Ok(Some(bytes.split_off(header::SIZE.min(bytes.len()))))
     }
 
-    /// Asks the gateway who it is until it answers: services may have been asked too often a moment before.
+    /// Asks for the gateway's MAC address until it answers: services may have been asked too often a moment before.
     pub fn probe(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
         let question = arp(1, MALLORY.mac, MALLORY.address, GATEWAY);
@@ -222,6 +208,11 @@ impl Nic {
         if side == Side::Receive { &self.port.receive } else { &self.port.transmit }
     }
 
+    /// Whether the error eventfd of one of its rings was signalled.
+    pub fn error_signalled(&self) -> bool {
+        self.port.receive.error_signalled() || self.port.transmit.error_signalled()
+    }
+
     /// Where a ring is for the guest: descriptors, driver area.
     fn areas(&self, side: Side) -> [GuestAddress; 2] {
         let addresses = self.ring(side).addresses();
@@ -235,17 +226,16 @@ impl Nic {
     }
 
     /// Writes descriptors from entry 0 of a table on.
-    pub fn describe(&self, table: GuestAddress, descriptors: &[Raw]) -> Result<(), Failure> {
+    pub fn describe(&self, table: GuestAddress, descriptors: &[Descriptor]) -> Result<(), Failure> {
         // The first one last: a packed ring's flags make it available.
-        for (entry, raw) in (0..).zip(descriptors).collect::<Vec<(u64, &Raw)>>().into_iter().rev() {
-            let (low, high) = match self.format {
-                Format::Split => (raw.flags, raw.last),
-                Format::Packed => (raw.last, raw.flags),
+        for (entry, descriptor) in (0..).zip(descriptors).collect::<Vec<(u64, &Descriptor)>>().into_iter().rev() {
+            let bytes = match self.format {
+                Format::Split => descriptor.split(),
+                Format::Packed => descriptor.packed(),
             };
-            let at = GuestAddress(table.0 + 16 * entry);
-            self.write(at, &raw.addr.to_le_bytes())?;
-            let rest = u64::from(raw.len) | u64::from(low) << 32 | u64::from(high) << 48;
-            self.write(GuestAddress(at.0 + 8), &rest.to_le_bytes())?;
+            let at = table.0 + 16 * entry;
+            self.write(GuestAddress(at), &bytes[..8])?;
+            self.write(GuestAddress(at + 8), &bytes[8..])?;
         }
         Ok(())
     }

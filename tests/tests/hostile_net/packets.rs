@@ -80,12 +80,12 @@ pub fn tcp(payload: &[u8]) -> Vec<u8> {
     [&[0x40, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0][..], payload].concat()
 }
 
-/// A UDP frame from [`MALLORY`] to somebody.
+/// A UDP frame from [`MALLORY`] to a station.
 pub fn udp_to(to: Station, payload: &[u8]) -> Vec<u8> {
     ether(to.mac, IPV4, &ipv4(MALLORY.address, to.address, UDP, &udp(9, 9, payload)))
 }
 
-/// A TCP frame from [`MALLORY`] to somebody.
+/// A TCP frame from [`MALLORY`] to a station.
 pub fn tcp_to(to: Station, payload: &[u8]) -> Vec<u8> {
     ether(to.mac, IPV4, &ipv4(MALLORY.address, to.address, TCP, &tcp(payload)))
 }
@@ -106,7 +106,7 @@ pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, body: &[u8]) -> Vec<u8> {
     ether(ALL_NODES, IPV6, &ipv6(from, to, ICMP6, &[&[kind, 0, 0, 0][..], body].concat()))
 }
 
-/// An IPv4 packet that nobody on the way may cut up.
+/// An IPv4 packet that no router may cut up.
 pub fn uncut(frame: Vec<u8>) -> Vec<u8> {
     with(frame, AT_IP + 6, &[0x40, 0])
 }

@@ -1,21 +1,19 @@
 //! Two well-behaved guests: numbered frames from one to the other, at a pace, and a look at each byte that arrives.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softdpu_frontend::net::{FrameReceiver, FrameSender};
 use softdpu_frontend::{Format, Frames, NetFrontEnd, NetOptions};
-use softdpu_tests::{Context, Failure, wait_until};
+use softdpu_tests::{Context, Failure, Worker, wait_until};
 
 use crate::SOON;
 use crate::packets::{A, B};
 use crate::scene::Scene;
 
-/// Descriptors of a queue: what is sent in some milliseconds in which the machine runs somebody else.
+/// Descriptors of a queue: what is sent in some milliseconds in which the machine runs something else.
 const SIZE: u16 = 1024;
-/// Frames a second that disturb nobody.
+/// Frames a second that disturb no other guest.
 pub const GENTLE: u64 = 5_000;
 /// Bytes of a frame.
 const LEN: u64 = 60;
@@ -28,21 +26,16 @@ const NICE: i32 = -20;
 const PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Counts {
     /// Nothing more is sent.
     closing: AtomicBool,
-    stop: AtomicBool,
     /// Frames a second; 0: as many as go.
     pace: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
-    error: Mutex<Option<String>>,
 }
 
-pub struct Pair {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
-}
+pub struct Pair(Worker<Counts>);
 
 impl Pair {
     /// Starts at a pace, or at full speed.
@@ -64,28 +57,22 @@ impl Pair {
         let mut receiver = FrameReceiver::new(&mut b, SIZE, frames).context("the receiver")?;
         receiver.look_at_all(A, B);
         let sender = FrameSender::new(&mut a, SIZE, frames, 16, A, B).context("the sender")?;
-        let shared = Arc::new(Shared { pace: AtomicU64::new(pace.unwrap_or(0)), ..Shared::default() });
-        let theirs = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || {
+        let ends = Ends { a, b, sender, receiver };
+        let counts = Counts { pace: AtomicU64::new(pace.unwrap_or(0)), ..Counts::default() };
+        Ok(Pair(Worker::start("the pair", counts, |counts, stop| {
             // Of this thread alone: a guest has a CPU of its own. Without the right to it, the machine has to be quiet.
             let _ = rustix::process::nice(NICE);
-            if let Err(error) = work(Ends { a, b, sender, receiver }, &theirs) {
-                *theirs.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-            }
-        });
-        Ok(Pair { shared, thread })
+            work(ends, counts, stop)
+        })))
     }
 
     pub fn set_pace(&self, pace: u64) {
-        self.shared.pace.store(pace, Relaxed);
+        self.0.counts().pace.store(pace, Relaxed);
     }
 
     /// Frames received; an error if one of them was not what was sent.
     pub fn received(&self) -> Result<u64, Failure> {
-        match &*self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(Failure::new(format!("the pair was disturbed: {error}"))),
-            None => Ok(self.shared.received.load(Relaxed)),
-        }
+        Ok(self.0.undisturbed()?.received.load(Relaxed))
     }
 
     /// Frames a second that are received in the next `time`.
@@ -101,11 +88,12 @@ impl Pair {
     }
 
     /// Ends it when what was sent has arrived, and compares what it counted with what `status` shows; in words.
-    pub fn stop(self, scene: &Scene) -> Result<String, Failure> {
-        self.shared.closing.store(true, Relaxed);
+    pub fn stop(&mut self, scene: &Scene) -> Result<String, Failure> {
+        let counts = self.0.counts();
+        counts.closing.store(true, Relaxed);
         let all = || {
             let [a, b] = scene.pair()?;
-            let (sent, received) = (self.shared.sent.load(Relaxed), self.received()?);
+            let (sent, received) = (counts.sent.load(Relaxed), self.received()?);
             // What was lost on the way, its receiver being slow, is counted there.
             let same =
                 a.count("frames_in") == sent && b.count("frames_out") == received && sent == received + b.drops();
@@ -118,10 +106,9 @@ impl Pair {
         };
         let seen = wait_until("status to show what the pair sent and received", SOON, all).map_err(|error| {
             let ports = scene.pair().map(|[a, b]| format!("{a}, {b}")).unwrap_or_default();
-            Failure::new(format!("{error}: {:?}; it shows {ports}", self.shared))
+            Failure::new(format!("{error}: {counts:?}; it shows {ports}"))
         });
-        self.shared.stop.store(true, Relaxed);
-        self.thread.join().map_err(|_| Failure::new("the pair panicked"))?;
+        self.0.stop()?;
         seen
     }
 }
@@ -133,15 +120,15 @@ struct Ends {
     receiver: FrameReceiver,
 }
 
-fn work(mut ends: Ends, shared: &Shared) -> Result<(), Failure> {
+fn work(mut ends: Ends, counts: &Counts, stop: &AtomicBool) -> Result<(), Failure> {
     let (mut pace, mut start, mut base) = (0, Instant::now(), 0);
-    while !shared.stop.load(Relaxed) {
-        let wanted = shared.pace.load(Relaxed);
+    while !stop.load(Relaxed) {
+        let wanted = counts.pace.load(Relaxed);
         if wanted != pace {
             (pace, start, base) = (wanted, Instant::now(), ends.sender.sent());
         }
         let due = match pace {
-            _ if shared.closing.load(Relaxed) => 0,
+            _ if counts.closing.load(Relaxed) => 0,
             0 => usize::MAX,
             _ => (base + (start.elapsed().as_secs_f64() * pace as f64) as u64).saturating_sub(ends.sender.sent())
                 as usize,
@@ -150,10 +137,10 @@ fn work(mut ends: Ends, shared: &Shared) -> Result<(), Failure> {
         let count = due.min(BATCH).min(ends.sender.free());
         if count > 0 {
             ends.sender.send(&mut ends.a.transmit, count);
-            shared.sent.store(ends.sender.sent(), Relaxed);
+            counts.sent.store(ends.sender.sent(), Relaxed);
         }
         let taken = ends.receiver.take(&mut ends.b.receive, BATCH).context("receiving")?;
-        shared.received.store(ends.receiver.received(), Relaxed);
+        counts.received.store(ends.receiver.received(), Relaxed);
         if taken == 0 && (count == 0 || due < BATCH) {
             std::thread::sleep(PAUSE);
         }

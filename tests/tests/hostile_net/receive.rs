@@ -4,8 +4,9 @@ use softdpu_frontend::Format;
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 use softdpu_tests::Failure;
+use softdpu_tests::descriptor::{Descriptor, NEXT, WRITE};
 
-use crate::nic::{NEXT, Nic, Raw, SIZE, Settings, Side, WRITE};
+use crate::nic::{Nic, SIZE, Settings, Side};
 use crate::scene::Abuse;
 use crate::scene::Expect::{self, Breaks, Harmless, Survives};
 
@@ -42,7 +43,7 @@ fn ask(nic: &mut Nic) -> Result<u64, Failure> {
 fn ring(
     name: &'static str,
     expect: Expect,
-    descriptors: impl Fn(GuestAddress) -> Vec<Raw> + 'static,
+    descriptors: impl Fn(GuestAddress) -> Vec<Descriptor> + 'static,
     heads: &'static [u16],
     index: u16,
 ) -> Abuse {
@@ -55,7 +56,7 @@ fn ring(
 }
 
 pub fn abuses() -> Vec<Abuse> {
-    let raw = |at: GuestAddress, flags, last| Raw { addr: at.0, len: 2048, flags, last };
+    let raw = |at: GuestAddress, flags, last| Descriptor { addr: at.0, len: 2048, flags, last };
     let (split, packed) = (Format::Split, Format::Packed);
     vec![
         buffers("a readable receive buffer", split, Breaks("device-readable"), |at| {

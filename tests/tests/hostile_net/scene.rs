@@ -3,52 +3,34 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Lab, PortCounts, wait_until};
+use softdpu_tests::abuses::wait_for_reason;
+use softdpu_tests::{Context, Daemon, Failure, Lab, PortCounts, Site, wait_until};
 use softdpu_transport::vhost_user::Message;
 
 use crate::SOON;
-use crate::nic::{Nic, Settings, Side};
+use crate::nic::{Nic, Settings};
 
-/// One network with everybody in it: what one guest may do to another, it may do to its neighbour.
-const SITE: &str = r#"
-[node]
-dataplane = { cores = [0] }
-
-[[tenant]]
-name = "mallory"
-
-[[tenant]]
-name = "alice"
-
-[[network]]
-name = "shared"
-vni  = 5001
-cidr = ["10.0.0.0/24", "fd00:5d::/64"]
-
-[[device]]
-name   = "hostile-nic"
-tenant = "mallory"
-domain = "mallory-vm"
-virtio-net = { network = "shared", address = ["10.0.0.66", "fd00:5d::66"], mac = "02:5d:00:00:00:66", packed = true, queue-size = 1024, socket = "hostile.sock" }
-
-[[device]]
-name   = "sink-nic"
-tenant = "mallory"
-domain = "mallory-sink"
-virtio-net = { network = "shared", address = ["10.0.0.67", "fd00:5d::67"], mac = "02:5d:00:00:00:67", socket = "sink.sock" }
-
-[[device]]
-name   = "a-nic"
-tenant = "alice"
-domain = "alice-a"
-virtio-net = { network = "shared", address = "10.0.0.10", mac = "02:5d:00:00:00:0a", queue-size = 1024, socket = "a.sock" }
-
-[[device]]
-name   = "b-nic"
-tenant = "alice"
-domain = "alice-b"
-virtio-net = { network = "shared", address = "10.0.0.11", mac = "02:5d:00:00:00:0b", queue-size = 1024, socket = "b.sock" }
-"#;
+/// One network with all guests in it: what one guest may do to another, it may do to its neighbour.
+fn site() -> String {
+    let nic = |name: &str, addresses: &str, mac: &str, more: &str| {
+        let place = format!("network = 'shared', address = {addresses}, mac = '02:5d:00:00:00:{mac}'");
+        format!("virtio-net = {{ {place}, socket = '{name}.sock'{more} }}")
+    };
+    let large = ", queue-size = 1024";
+    let hostile = nic("hostile", "['10.0.0.66', 'fd00:5d::66']", "66", ", queue-size = 1024, packed = true");
+    let site = Site::on(&[0])
+        .tenants(["mallory", "alice"])
+        .network("shared", 5001, &["10.0.0.0/24", "fd00:5d::/64"])
+        .device("hostile-nic", &hostile)
+        .with("tenant = 'mallory'\ndomain = 'mallory-vm'")
+        .device("sink-nic", &nic("sink", "['10.0.0.67', 'fd00:5d::67']", "67", ""))
+        .with("tenant = 'mallory'\ndomain = 'mallory-sink'")
+        .device("a-nic", &nic("a", "'10.0.0.10'", "0a", large))
+        .with("tenant = 'alice'\ndomain = 'alice-a'")
+        .device("b-nic", &nic("b", "'10.0.0.11'", "0b", large))
+        .with("tenant = 'alice'\ndomain = 'alice-b'");
+    site.to_string()
+}
 
 /// What has to follow an abuse.
 pub enum Expect {
@@ -58,7 +40,7 @@ pub enum Expect {
     Breaks(&'static str),
     /// Chains are given back, nothing breaks.
     Harmless,
-    /// Whether it breaks is left open, as it depends on who is faster.
+    /// Whether it breaks is left open, as it depends on which side is faster.
     Survives,
 }
 
@@ -92,7 +74,7 @@ pub struct Scene {
 impl Scene {
     pub fn start(lab: &Lab) -> Result<Scene, Failure> {
         softdpu_memory::catch_bus_errors();
-        let daemon = Daemon::start(lab.path(), SITE)?;
+        let daemon = Daemon::start(lab.path(), &site())?;
         let data_plane = daemon.data_plane()?;
         Ok(Scene { daemon, folder: lab.path().to_owned(), data_plane })
     }
@@ -131,11 +113,7 @@ impl Scene {
             }
             Expect::Breaks(words) => {
                 let reason = self.broken(words)?;
-                let signalled = || {
-                    let told = [Side::Receive, Side::Transmit].map(|side| nic.ring(side).error_signalled());
-                    Ok(told.contains(&true).then_some(()))
-                };
-                wait_until("the error eventfd to be signalled", SOON, signalled)?;
+                wait_until("the error eventfd to be signalled", SOON, || Ok(nic.error_signalled().then_some(())))?;
                 needs_reset(&mut nic, true)?;
                 self.reconnects(nic)?;
                 Ok(reason)
@@ -173,11 +151,7 @@ impl Scene {
 
     /// The data plane is the one that was started first.
     pub fn same_data_plane(&self) -> Result<(), Failure> {
-        let now = self.daemon.data_plane()?;
-        if now == self.data_plane {
-            return Ok(());
-        }
-        Err(Failure::new(format!("the data plane is another one: (pid, restarts) {:?} → {now:?}", self.data_plane)))
+        self.daemon.expect_data_plane(self.data_plane)
     }
 
     /// What the hostile port counted.
@@ -214,12 +188,7 @@ impl Scene {
     }
 
     pub fn broken(&self, words: &str) -> Result<String, Failure> {
-        let mut last = None;
-        wait_until("status to show the broken queue", SOON, || {
-            last = self.broken_reason()?;
-            Ok(last.clone().filter(|found| found.contains(words)))
-        })
-        .map_err(|error| Failure::new(format!("{error}; expected `{words}`, it shows {last:?}")))
+        wait_for_reason(words, SOON, || self.broken_reason())
     }
 
     pub fn stop(self) -> Result<(), Failure> {

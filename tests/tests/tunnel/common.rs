@@ -2,56 +2,77 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Wire, skip, wait_until};
+use serde_json::Value;
+use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Site, Wire, skip};
 
 pub const WAIT: Duration = Duration::from_secs(60);
 /// How often something is measured, before what it has to show has failed to: the machine may be busy with something
 /// else.
 pub const TRIES: usize = 4;
 
-/// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER.
-pub fn site(host: &Host, wire: &Wire, cores: &str) -> String {
+/// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER. `port` is what else the TAP has, with a comma
+/// before it.
+pub fn site(host: &Host, wire: &Wire, cores: &[u32], port: &str) -> Site {
     let (own, other) = (host.number(), host.other());
-    format!(
-        r#"
-[node]
-dataplane = {{ cores = {cores} }}
-{}
-[[network]]
-name    = "acme"
-vni     = 5001
-cidr    = ["10.0.0.0/16", "fd00:5d::/64"]
-gateway = ["10.0.255.254", "fd00:5d::ffff"]
-
-[[network.endpoint]]
-address = ["10.0.0.{other}", "fd00:5d::{other}"]
-mac     = "02:5d:00:00:00:0{other}"
-host    = "{}"
-
-[[device]]
-name = "port"
-tap  = {{ network = "acme", address = ["10.0.0.{own}", "fd00:5d::{own}"], mac = "02:5d:00:00:00:0{own}", interface = "acme0" }}
-"#,
-        wire.underlay(host),
-        wire.address(other),
-    )
+    Site::on(cores)
+        .with(&wire.underlay(host))
+        .network("acme", 5001, &["10.0.0.0/16", "fd00:5d::/64"])
+        .with("gateway = ['10.0.255.254', 'fd00:5d::ffff']")
+        .endpoint(&[&v4(other), &v6(other)], &mac(other), &wire.address(other))
+        .tap("port", own, &[&v4(own), &v6(own)], port)
 }
 
+/// softdpu on a host, with that network.
 pub fn softdpu(lab: &Lab, host: &Host, wire: &Wire) -> Result<Daemon, Failure> {
-    softdpu_on(lab, host, wire, "[0]")
+    softdpu_with(lab, host, &site(host, wire, &[0], ""))
 }
 
-pub fn softdpu_on(lab: &Lab, host: &Host, wire: &Wire, cores: &str) -> Result<Daemon, Failure> {
-    let daemon = host.softdpu(lab, &site(host, wire, cores))?;
+/// The same, with another site.
+pub fn softdpu_with(lab: &Lab, host: &Host, site: &Site) -> Result<Daemon, Failure> {
+    let daemon = host.softdpu(lab, &site.to_string())?;
     address(host, "acme0")?;
     Ok(daemon)
+}
+
+/// Runs a scenario on a tunnel between softdpu on the first host and the kernel on the second, once packets pass.
+/// softdpu is stopped in good order after it.
+pub fn against_the_kernel(
+    test: &str,
+    wire: &Wire,
+    scenario: impl FnOnce(&Lab, &mut Daemon, [&Host; 2]) -> Result<(), Failure>,
+) {
+    against_the_kernel_with(test, wire, |a| site(a, wire, &[0], ""), scenario);
+}
+
+/// The same, with another site.
+pub fn against_the_kernel_with(
+    test: &str,
+    wire: &Wire,
+    site: impl Fn(&Host) -> Site,
+    scenario: impl FnOnce(&Lab, &mut Daemon, [&Host; 2]) -> Result<(), Failure>,
+) {
+    wire.run(test, |lab, a, b| {
+        if wire.backend == "af-xdp" {
+            make_checksums(b)?;
+        }
+        let mut daemon = softdpu_with(lab, a, &site(a))?;
+        kernel(b, wire)?;
+        pings(a, wire)?;
+        scenario(lab, &mut daemon, [a, b])?;
+        daemon.stop()
+    });
+}
+
+/// A veth pair hands frames over before their checksums are made, which AF_XDP cannot express: this host makes them.
+pub fn make_checksums(host: &Host) -> Result<(), Failure> {
+    host.exec(&["ethtool", "-K", "wire", "tx", "off"]).map(drop)
 }
 
 /// The kernel's own VXLAN device as the tunnel's end.
 pub fn kernel(host: &Host, wire: &Wire) -> Result<(), Failure> {
     let (own, other) = (wire.address(host.number()), wire.address(host.other()));
-    let mac = format!("02:5d:00:00:00:0{}", host.number());
-    let mut arguments = vec!["link", "add", "acme0", "address", &mac, "type", "vxlan", "id", "5001"];
+    let address_of = mac(host.number());
+    let mut arguments = vec!["link", "add", "acme0", "address", &address_of, "type", "vxlan", "id", "5001"];
     arguments.extend(["local", &own, "remote", &other, "dstport", "4789"]);
     if wire.v6 {
         arguments.extend(["udp6zerocsumtx", "udp6zerocsumrx"]);
@@ -59,10 +80,10 @@ pub fn kernel(host: &Host, wire: &Wire) -> Result<(), Failure> {
     host.ip(&arguments)?;
     host.ip(&["link", "set", "acme0", "mtu", &wire.inner_mtu().to_string(), "up"])?;
     address(host, "acme0")?;
-    // Nobody in the tunnel answers for addresses: what is where, is configured.
-    let mac = format!("02:5d:00:00:00:0{}", host.other());
+    // The tunnel answers no ARP and no neighbour solicitation: what is where, is configured.
+    let other = mac(host.other());
     for address in [v4(host.other()), v6(host.other())] {
-        host.ip(&["neigh", "replace", &address, "lladdr", &mac, "dev", "acme0", "nud", "permanent"])?;
+        host.ip(&["neigh", "replace", &address, "lladdr", &other, "dev", "acme0", "nud", "permanent"])?;
     }
     Ok(())
 }
@@ -75,6 +96,10 @@ pub fn v6(number: u8) -> String {
     format!("fd00:5d::{number}")
 }
 
+fn mac(number: u8) -> String {
+    format!("02:5d:00:00:00:0{number}")
+}
+
 pub fn address(host: &Host, interface: &str) -> Result<(), Failure> {
     host.ip(&["addr", "add", &format!("{}/16", v4(host.number())), "dev", interface])?;
     host.ip(&["addr", "add", &format!("{}/64", v6(host.number())), "dev", interface, "nodad"])?;
@@ -85,23 +110,24 @@ pub fn address(host: &Host, interface: &str) -> Result<(), Failure> {
 pub fn pings(host: &Host, wire: &Wire) -> Result<(), Failure> {
     let size = (3 * wire.mtu).to_string();
     for address in [v4(host.other()), v6(host.other())] {
-        wait_until(&format!("{} to reach {address}", host.name()), WAIT, || {
-            Ok(host.exec(&["ping", "-c", "1", "-W", "1", &address]).ok())
-        })?;
+        host.wait_to_reach(&address)?;
         host.exec(&["ping", "-c", "3", "-i", "0.05", "-W", "5", "-s", &size, &address])?;
     }
     Ok(())
 }
 
-/// iperf3 from a host to an address of the other one. In bits per second, as they were received.
+/// What iperf3 reports of a transfer from a host to an address of the other one.
+pub fn iperf_report(lab: &Lab, from: &Host, to: &Host, address: &str, more: &[&str]) -> Result<Value, Failure> {
+    let _server = to.iperf_server(lab)?;
+    let report = from.exec(&[&["timeout", "60", "iperf3", "-J", "-c", address], more].concat())?;
+    serde_json::from_str(&report).context("iperf3's report")
+}
+
+/// What such a transfer moved, in bits per second, as they were received.
 pub fn iperf(lab: &Lab, from: &Host, to: &Host, address: &str, more: &[&str]) -> Result<f64, Failure> {
-    let mut server = to.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
-    server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
-    let client = ["timeout", "60", "iperf3", "-J", "-c", address];
-    let report = from.exec(&[&client, more].concat())?;
-    let report: serde_json::Value = serde_json::from_str(&report).context("iperf3's report")?;
+    let report = iperf_report(lab, from, to, address, more)?;
     let sums = [&report["end"]["sum_received"]["bits_per_second"], &report["end"]["sum"]["bits_per_second"]];
-    let received = sums.into_iter().find_map(serde_json::Value::as_f64);
+    let received = sums.into_iter().find_map(Value::as_f64);
     received.ok_or_else(|| Failure::new(format!("iperf3 reports nothing received: {report}")))
 }
 
@@ -135,10 +161,10 @@ pub fn judged(lab: &Lab, wire: &Wire, a: &Host, b: &Host, senders: &[&Host]) -> 
     pings(a, wire)?;
     pings(b, wire)?;
     for to in [v4(b.number()), v6(b.number())] {
-        for way in [&[][..], &["-R"]] {
+        for direction in [&[][..], &["-R"]] {
             // Segments that their sender leaves whole; datagrams that it cuts up.
-            iperf(lab, a, b, &to, &[&["-n", "4M"], way].concat())?;
-            iperf(lab, a, b, &to, &[&["-u", "-b", "100M", "-n", "500K", "-l", "20000"], way].concat())?;
+            iperf(lab, a, b, &to, &[&["-n", "4M"], direction].concat())?;
+            iperf(lab, a, b, &to, &[&["-u", "-b", "100M", "-n", "500K", "-l", "20000"], direction].concat())?;
         }
     }
     for (sender, capture) in captures {

@@ -4,64 +4,51 @@ use std::time::{Duration, Instant};
 
 use softdpu_frontend::{Format, NetFrontEnd, NetOptions};
 use softdpu_tests::netns::run;
-use softdpu_tests::{Capture, Context, Failure, Host, Lab, Process, Wire, skip, wait_until};
+use softdpu_tests::{Capture, Context, Failure, Host, Site, Wire, skip, wait_until};
 use softdpu_transport::vhost_user::Message;
 
-use super::common::{TRIES, WAIT, address, iperf, kernel, pings, site, softdpu, v4};
+use super::common::{TRIES, WAIT, against_the_kernel, against_the_kernel_with, iperf, site, softdpu, v4};
+
+const WIRE: Wire = Wire::ETHERNET;
 
 /// Between softdpu's port at `a`, whose interface takes larger packets than its network does, and the kernel at `b`.
 #[test]
 fn packets_that_may_be_cut_up_arrive_in_fragments() {
-    if !Host::is_possible("tunnel-fragments") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-fragments", |lab| {
-        let (a, b) = wire.hosts("cut")?;
-        let site = site(&a, &wire, "[0]").replace("tap  = {", "tap  = { mtu = 1280, ");
-        let daemon = a.softdpu(lab, &site)?;
-        address(&a, "acme0")?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
+    let small = |a: &Host| site(a, &WIRE, &[0], ", mtu = 1280");
+    against_the_kernel_with("tunnel-cut", &WIRE, small, |lab, daemon, [a, b]| {
         // The next advertisement names the network's MTU again, whenever it comes.
         a.exec(&["sysctl", "-w", "net.ipv6.conf.acme0.accept_ra_mtu=0"])?;
         a.ip(&["link", "set", "acme0", "mtu", "9000"])?;
         // To the tunnel, which takes 1,450 bytes; from there what the port, which takes 1,280, does not.
         a.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "8000", "10.0.0.2"])?;
         b.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "1400", "10.0.0.1"])?;
-        // Datagrams with checksums, each in six fragments. Linux forbids that unless it is told not to look for path
-        // MTUs.
+        // Datagrams with checksums, each in six fragments. Linux forbids that unless path MTU
+        // discovery is off.
         a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=1"])?;
-        let rate = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
+        let rate = iperf(lab, a, b, "10.0.0.2", &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
         assert!(rate > 1e5, "{rate:.0} bit/s");
         let port = daemon.status()?["devices"][0]["port"].clone();
         assert_eq!(port["dropped_in"]["path-mtu"].as_u64().unwrap_or(0), 0, "{port}");
-        // Where it is forbidden, the sender is told.
+        // Where it is forbidden, the sender gets an error with the MTU.
         a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=0"])?;
         let error =
             a.exec(&["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
-        // Over IPv6 nobody on the way cuts packets up: the sender is told in any case (RFC 8201 §3), and does it from
-        // then on.
+        // Over IPv6 no router cuts packets up: the sender always gets an error (RFC 8201 §3), and cuts from then on.
         let ping6 = ["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "fd00:5d::2"];
         let error = a.exec(&ping6).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
         a.exec(&["ping", "-c", "2", "-i", "0.05", "-W", "5", "-s", "2000", "fd00:5d::2"])?;
         let route = a.ip(&["-6", "route", "get", "fd00:5d::2"])?;
         assert!(route.contains("mtu 1450"), "the kernel keeps no path MTU: {route}");
-        daemon.stop()
+        Ok(())
     });
 }
 
 #[test]
-fn the_router_is_advertised_to_who_has_not_asked() {
-    if !Host::is_possible("tunnel-router") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-router", |lab| {
-        let (a, _b) = wire.hosts("router")?;
-        let mut daemon = softdpu(lab, &a, &wire)?;
+fn the_router_is_advertised_to_a_host_that_has_not_asked() {
+    WIRE.run("tunnel-router", |lab, a, _| {
+        let mut daemon = softdpu(lab, a, &WIRE)?;
         let advertised = || {
             wait_until("a default route from an advertisement", WAIT, || {
                 let route = a.ip(&["-6", "route", "show", "default", "dev", "acme0"])?;
@@ -70,7 +57,7 @@ fn the_router_is_advertised_to_who_has_not_asked() {
         };
         advertised()?;
         a.exec(&["sysctl", "-w", "net.ipv6.conf.acme0.router_solicitations=0"])?;
-        // What starts anew does not know who knows of it.
+        // A data plane that starts anew does not know which guests have heard of the router.
         a.ip(&["-6", "route", "del", "default", "dev", "acme0"])?;
         daemon.kill_data_plane()?;
         advertised()?;
@@ -80,28 +67,14 @@ fn the_router_is_advertised_to_who_has_not_asked() {
 
 #[test]
 fn a_trace_of_the_underlay_looks_into_the_tunnel() {
-    if !Host::is_possible("tunnel-trace") {
-        return;
-    }
-    if run("tshark", &["--version"]).is_err() {
+    if !Capture::is_possible() {
         skip("tunnel-trace", "there is no tshark here");
         return;
     }
-    let wire = Wire { mtu: 1500, v6: false, backend: "af-packet" };
-    Lab::run("tunnel-trace", |lab| {
-        let (a, b) = wire.hosts("trace")?;
-        let daemon = softdpu(lab, &a, &wire)?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
-        let trace = |name: &str, arguments: &[&str]| {
-            let socket = lab.path().join(a.name()).join("run/softdpu/api.sock").display().to_string();
-            let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
-            let mut process = Process::start(name, lab.path(), &softdpu_tests::softdpu()?, arguments)?;
-            process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-            Ok::<_, Failure>(process)
-        };
+    let wire = Wire { backend: "af-packet", ..WIRE };
+    against_the_kernel("tunnel-trace", &wire, |lab, daemon, [a, b]| {
         let filter = "vni 5001 and outer host 192.0.2.2 and icmp and less 200";
-        let mut lines = trace("lines", &["--port", "underlay", "--filter", filter, "--count", "4"])?;
+        let mut lines = daemon.trace("lines", &["--port", "underlay", "--filter", filter, "--count", "4"])?;
         a.exec(&["ping", "-c", "2", "-i", "0.05", "-W", "10", "10.0.0.2"])?;
         assert!(lines.wait(WAIT)?.success(), "{}", lines.tail());
         let there = "underlay out   148  192.0.2.1 > 192.0.2.2 VXLAN 5001: 10.0.0.1 > 10.0.0.2: ICMP echo request";
@@ -111,8 +84,8 @@ fn a_trace_of_the_underlay_looks_into_the_tunnel() {
         }
         // What the container leaves to be done is done when it leaves for the other host.
         let file = lab.path().join("tcp.pcapng").display().to_string();
-        let mut tcp = trace("tcp", &["--filter", "tcp", "--write", &file, "--buffer", "256 MiB"])?;
-        iperf(lab, &a, &b, &v4(b.number()), &["-n", "2M"])?;
+        let mut tcp = daemon.trace("tcp", &["--filter", "tcp", "--write", &file, "--buffer", "256 MiB"])?;
+        iperf(lab, a, b, &v4(b.number()), &["-n", "2M"])?;
         tcp.signal(rustix::process::Signal::INT);
         assert!(tcp.wait(WAIT)?.success(), "{}", tcp.tail());
         assert!(tcp.lines().iter().any(|line| line == "0 frames lost for want of room"), "{}", tcp.tail());
@@ -130,7 +103,7 @@ fn a_trace_of_the_underlay_looks_into_the_tunnel() {
         // What came in by the underlay comes in by it once more, from a file.
         let file = lab.path().join("pings.pcapng").display().to_string();
         let incoming = ["--port", "underlay", "--direction", "in", "--filter", "vni 5001 and icmp", "--count", "3"];
-        let mut pinged = trace("pings", &[&incoming[..], &["--write", &file]].concat())?;
+        let mut pinged = daemon.trace("pings", &[&incoming[..], &["--write", &file]].concat())?;
         a.exec(&["ping", "-c", "3", "-i", "0.05", "-W", "10", "10.0.0.2"])?;
         assert!(pinged.wait(WAIT)?.success(), "{}", pinged.tail());
         let capture = Capture::start(lab.path(), "again", a.name(), "acme0")?;
@@ -139,26 +112,18 @@ fn a_trace_of_the_underlay_looks_into_the_tunnel() {
         let recording = capture.stop()?;
         let replies = recording.field("icmp.type == 0 && ip.src == 10.0.0.2 && ip.dst == 10.0.0.1", "icmp.seq")?;
         assert_eq!(replies, ["1", "2", "3"], "what the tunnel carried did not come out of it");
-        daemon.stop()
+        Ok(())
     });
 }
 
-/// A guest that has arrived here is announced when its front end asks for it: the other end, which learns where
+/// A guest that has arrived at `a` is announced when its front end asks for it: the other end, which learns where
 /// addresses are from the frames that it sees, moves its entry.
 #[test]
 fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
     const MAC: [u8; 6] = [0x02, 0x5d, 0, 0, 0, 0x07];
-    if !Host::is_possible("tunnel-announce") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-announce", |lab| {
-        let (a, b) = wire.hosts("announce")?;
-        let guest = "\n[[device]]\nname = \"guest\"\nvirtio-net = { network = \"acme\", address = \"10.0.0.7\", mac = \"02:5d:00:00:00:07\", socket = \"guest.sock\" }\n";
-        let daemon = a.softdpu(lab, &(site(&a, &wire, "[0]") + guest))?;
-        address(&a, "acme0")?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
+    let guest = "network = 'acme', address = '10.0.0.7', mac = '02:5d:00:00:00:07', socket = 'guest.sock'";
+    let with_guest = |a: &Host| site(a, &WIRE, &[0], "").device("guest", &format!("virtio-net = {{ {guest} }}"));
+    against_the_kernel_with("tunnel-announce", &WIRE, with_guest, |lab, daemon, [a, b]| {
         let entry = || {
             let entries = b.exec(&["bridge", "fdb", "show", "dev", "acme0"])?;
             Ok::<_, Failure>(entries.lines().find(|line| line.starts_with("02:5d:00:00:00:07")).map(str::to_owned))
@@ -197,41 +162,34 @@ fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
         wait_until("the entry to move", WAIT, || {
             Ok(entry()?.is_some_and(|line| line.contains("dst 192.0.2.1")).then_some(()))
         })?;
-        wait_until("the network's port here to be told", WAIT, || Ok((replies()? > before).then_some(())))?;
+        wait_until("a frame to leave by the network's other port", WAIT, || Ok((replies()? > before).then_some(())))?;
         drop(port);
-        daemon.stop()
+        Ok(())
     });
 }
 
 /// Ends in two subnets of one network reach each other through the gateway, which each host has for itself. The kernel
-/// of one takes packets of 9,000 bytes for possible, and its TCP is told what the tunnel carries.
+/// of one takes packets of 9,000 bytes for possible, and its TCP learns what the tunnel carries.
 #[test]
-fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
-    if !Host::is_possible("tunnel-subnets") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-subnets", |lab| {
-        let (a, b) = wire.hosts("subnets")?;
-        let subnet = |text: String| {
-            text.replace(
-                "cidr    = [\"10.0.0.0/16\", \"fd00:5d::/64\"]",
-                "cidr    = [\"10.0.1.0/24\", \"10.0.2.0/24\"]",
-            )
-            .replace("gateway = [\"10.0.255.254\", \"fd00:5d::ffff\"]", "gateway = [\"10.0.1.254\", \"10.0.2.254\"]")
-            .replace("[\"10.0.0.1\", \"fd00:5d::1\"]", "\"10.0.1.1\"")
-            .replace("[\"10.0.0.2\", \"fd00:5d::2\"]", "\"10.0.2.1\"")
-        };
-        let daemons =
-            (a.softdpu(lab, &subnet(site(&a, &wire, "[0]")))?, b.softdpu(lab, &subnet(site(&b, &wire, "[0]")))?);
-        for host in [&a, &b] {
+fn two_subnets_meet_at_the_gateway_and_tcp_learns_the_tunnels_mss() {
+    let site = |host: &Host| {
+        let (own, other) = (host.number(), host.other());
+        Site::on(&[0])
+            .with(&WIRE.underlay(host))
+            .network("acme", 5001, &["10.0.1.0/24", "10.0.2.0/24"])
+            .with("gateway = ['10.0.1.254', '10.0.2.254']")
+            .endpoint(&[&format!("10.0.{other}.1")], &format!("02:5d:00:00:00:0{other}"), &WIRE.address(other))
+            .tap("port", own, &[&format!("10.0.{own}.1")], "")
+            .to_string()
+    };
+    WIRE.run("tunnel-subnets", |lab, a, b| {
+        let (at_a, at_b) = (a.softdpu(lab, &site(a))?, b.softdpu(lab, &site(b))?);
+        for host in [a, b] {
             let (own, other) = (host.number(), host.other());
             host.ip(&["addr", "add", &format!("10.0.{own}.1/24"), "dev", "acme0"])?;
             host.ip(&["route", "add", &format!("10.0.{other}.0/24"), "via", &format!("10.0.{own}.254")])?;
         }
-        let reached = wait_until("a to reach the other subnet", WAIT, || {
-            Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.1"]).ok())
-        })?;
+        let reached = a.wait_to_reach("10.0.2.1")?;
         // One router on the way, there and back.
         assert!(reached.contains("ttl=63"), "{reached}");
         let traced = a.exec(&["ping", "-c", "1", "-W", "10", "-t", "1", "10.0.2.1"]).unwrap_err().to_string();
@@ -239,7 +197,7 @@ fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
         a.ip(&["link", "set", "acme0", "mtu", "9000"])?;
         if Capture::is_possible() {
             let capture = Capture::start(lab.path(), "syn", b.name(), "acme0")?;
-            iperf(lab, &a, &b, "10.0.2.1", &["-n", "1M"])?;
+            iperf(lab, a, b, "10.0.2.1", &["-n", "1M"])?;
             let recording = capture.stop()?;
             let sizes = recording.field("tcp.flags.syn == 1 && ip.src == 10.0.1.1", "tcp.options.mss_val")?;
             // 1,450 bytes less IPv4's 20 and TCP's 20, where a's kernel said 8,960.
@@ -247,8 +205,8 @@ fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
         } else {
             skip("the MSS in tunnel-subnets", "tshark is not installed");
         }
-        daemons.0.stop()?;
-        daemons.1.stop()
+        at_a.stop()?;
+        at_b.stop()
     });
 }
 
@@ -257,22 +215,14 @@ fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
 #[test]
 fn datagrams_that_stand_for_many_are_cut_up_for_the_tunnel() {
     const SEND: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.setsockopt(17, 103, 1000)\nfor _ in range(5): s.sendto(bytes(30000), ('10.0.0.2', 9))";
-    if !Host::is_possible("tunnel-uso") {
-        return;
-    }
     if !Capture::is_possible() || run("python3", &["--version"]).is_err() {
         skip("tunnel-uso", "there is no tshark, or no python3");
         return;
     }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-uso", |lab| {
-        let (a, b) = wire.hosts("uso")?;
-        let daemon = softdpu(lab, &a, &wire)?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
+    against_the_kernel("tunnel-uso", &WIRE, |lab, daemon, [a, b]| {
         if !a.exec(&["ethtool", "-k", "acme0"])?.contains("tx-udp-segmentation: on") {
             skip("tunnel-uso", "the kernel's TAP has no USO (Linux 6.2)");
-            return daemon.stop();
+            return Ok(());
         }
         let capture = Capture::start(lab.path(), "uso", b.name(), "wire")?;
         let before = daemon.port("port")?.count("frames_in");
@@ -288,36 +238,27 @@ fn datagrams_that_stand_for_many_are_cut_up_for_the_tunnel() {
         // Outer and inner headers; the checksum of the inner UDP at least.
         assert!(findings.right[1] >= 150, "{findings:?}");
         assert_eq!(findings.longest, 50 + 14 + 20 + 8 + 1000, "{findings:?}");
-        daemon.stop()
+        Ok(())
     });
 }
 
-/// What the kernel sends by a TAP above its rate is dropped and counted: there is nobody who would wait.
+/// What the kernel sends by a TAP above its rate is dropped and counted: nothing would wait for room.
 #[test]
 fn a_taps_rate_drops_what_is_above_it() {
-    if !Host::is_possible("tunnel-rate") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-rate", |lab| {
-        let (a, b) = wire.hosts("rate")?;
-        let limit = "rate = { packets = 1000, packets-burst = 100 }, ";
-        let daemon = a.softdpu(lab, &site(&a, &wire, "[0]").replace("tap  = { ", &format!("tap  = {{ {limit}")))?;
-        address(&a, "acme0")?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
+    let limited = |a: &Host| site(a, &WIRE, &[0], ", rate = { packets = 1000, packets-burst = 100 }");
+    against_the_kernel_with("tunnel-rate", &WIRE, limited, |lab, daemon, [a, b]| {
         let mut seen = Vec::new();
         for _ in 0..TRIES {
             let (start, before) = (Instant::now(), daemon.port("port")?);
             // 5,000 datagrams a second for 3 s; iperf3 tells how much of it arrived.
-            let received = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
+            let received = iperf(lab, a, b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
             let (after, took) = (daemon.port("port")?, start.elapsed().as_secs_f64());
             let came = after.count("frames_in") - before.count("frames_in");
             let policed = after.dropped_in("policed") - before.dropped_in("policed");
-            // Never more; and as much where nobody was held up: 8 Mbit/s pass.
+            // Never more; and as much where no process was held up: 8 Mbit/s pass.
             assert!((came as f64) < 100.0 + 1000.0 * took, "{came} frames came in within {took:.1} s");
             if came > 2000 && policed > 2000 && (4e6..12e6).contains(&received) {
-                return daemon.stop();
+                return Ok(());
             }
             seen.push((came, policed, received));
         }
@@ -327,17 +268,9 @@ fn a_taps_rate_drops_what_is_above_it() {
 
 #[test]
 fn a_transfer_survives_a_kill_of_the_data_plane() {
-    if !Host::is_possible("tunnel-kill") {
-        return;
-    }
-    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
-    Lab::run("tunnel-kill", |lab| {
-        let (a, b) = wire.hosts("kill")?;
-        let mut daemon = softdpu(lab, &a, &wire)?;
-        kernel(&b, &wire)?;
-        pings(&a, &wire)?;
+    against_the_kernel("tunnel-kill", &WIRE, |lab, daemon, [a, b]| {
         let rate = std::thread::scope(|scope| {
-            let transfer = scope.spawn(|| iperf(lab, &a, &b, &v4(b.number()), &["-t", "4"]));
+            let transfer = scope.spawn(|| iperf(lab, a, b, &v4(b.number()), &["-t", "4"]));
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(800));
                 daemon.kill_data_plane()?;
@@ -345,6 +278,6 @@ fn a_transfer_survives_a_kill_of_the_data_plane() {
             transfer.join().unwrap_or_else(|_| Err(Failure::new("the transfer panicked")))
         })?;
         assert!(rate > 1e6, "{rate:.0} bit/s");
-        daemon.stop()
+        Ok(())
     });
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Guest};
 
 use crate::DEADLINE;
-use crate::ways::Side;
+use crate::links::Side;
 
 /// Nanoseconds from each of about `count` echo requests that a guest sends to the other one at `address`, as `softdpu
 /// trace packet` shows it to leave by that one's port, to its answer, as that comes in.

@@ -1,4 +1,4 @@
-//! Two guests joined in several ways at once, measured in turns: by softdpu's interfaces, by QEMU's `-netdev stream`,
+//! Two guests joined by several links at once, measured in turns: by softdpu's interfaces, by QEMU's `-netdev stream`,
 //! by TAPs on a bridge. TCP with iperf3, whose segments are as large as an interface takes them, and round trips.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
-mod ways;
+mod links;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use softdpu_tests::{Accel, Daemon, Failure, Guest, GuestSpec, Lab, Qemu, Root, wait_until};
 
-use crate::ways::{Namespace, Side, Way};
+use crate::links::{Link, Namespace, Side};
 
 /// Every step of a guest is done within this time, beside what it measures, on a busy machine without KVM.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ struct Options {
     /// Length of one measurement, seconds
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Measurements of each way, taking turns
+    /// Measurements of each link, taking turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Echo requests of a measurement of round trips
@@ -57,7 +57,7 @@ struct Options {
     json: bool,
 }
 
-/// What was measured over one way, round by round.
+/// What was measured over one link, round by round.
 #[derive(Default)]
 struct Figures {
     /// Bits a second.
@@ -130,52 +130,52 @@ fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
         eprintln!("guest-network: no TAPs on a bridge: {why}");
     }
     let namespace = namespace.ok();
-    let ways = Way::possible(accel == Accel::Kvm || qemu.has_msix_without_kvm(), namespace.is_some());
+    let links = Link::possible(accel == Accel::Kvm || qemu.has_msix_without_kvm(), namespace.is_some());
     eprintln!("guest-network: QEMU {} ({accel:?})", qemu.version());
-    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu, &options.idle_sleep, &options.interface))?;
+    let daemon = Daemon::start(lab.path(), &links::site(options.server_cpu, &options.idle_sleep, &options.interface))?;
     let mut guests = Vec::new();
     for side in [Side::A, Side::B] {
-        guests.push(boot(lab, &daemon, namespace.as_ref(), (accel, &qemu), &ways, side)?);
+        guests.push(boot(lab, &daemon, namespace.as_ref(), (accel, &qemu), &links, side)?);
         // The one end of the streams waits for the other.
         wait_until("the streams' sockets", DEADLINE, || {
-            Ok(ways.iter().all(|way| way.socket().is_none_or(|name| lab.path().join(name).exists())).then_some(()))
+            Ok(links.iter().all(|link| link.socket().is_none_or(|name| lab.path().join(name).exists())).then_some(()))
         })?;
     }
     let [a, b] = &mut guests[..] else { return Err(Failure::new("two guests")) };
     b.ask("serve", DEADLINE)?;
-    let mut figures: Vec<Figures> = ways.iter().map(|_| Figures::default()).collect();
+    let mut figures: Vec<Figures> = links.iter().map(|_| Figures::default()).collect();
     let mut counted = Counts::default();
-    for way in &ways {
+    for link in &links {
         // Addresses are resolved, and what is slow only once is over.
-        a.ask(&format!("iperf {} 1", way.address(Side::B)), DEADLINE)?;
+        a.ask(&format!("iperf {} 1", link.address(Side::B)), DEADLINE)?;
     }
     for _ in 0..options.rounds {
-        for (way, figures) in ways.iter().zip(&mut figures) {
+        for (link, figures) in links.iter().zip(&mut figures) {
             let before = counts(&daemon)?;
             let accounts = [Account::of(a)?, Account::of(b)?];
-            let report = a.ask(&format!("iperf {} {}", way.address(Side::B), options.seconds), DEADLINE * 2)?;
+            let report = a.ask(&format!("iperf {} {}", link.address(Side::B), options.seconds), DEADLINE * 2)?;
             for ((guest, account), before) in [&mut *a, &mut *b].into_iter().zip(&mut figures.guests).zip(accounts) {
                 account.add(before, Account::of(guest)?);
             }
             figures.throughput.push(report.get::<f64>("mbits")? * 1e6);
-            if *way == Way::Softdpu {
+            if *link == Link::Softdpu {
                 let after = counts(&daemon)?;
                 counted.frames += after.frames - before.frames;
                 counted.sent += after.sent - before.sent;
                 counted.suppressed += after.suppressed - before.suppressed;
             }
-            let report = a.ask(&format!("rtt {} {}", way.address(Side::B), options.echoes), DEADLINE)?;
+            let report = a.ask(&format!("rtt {} {}", link.address(Side::B), options.echoes), DEADLINE)?;
             figures.round_trip.push(report.get::<f64>("rtt_ms")? * 1e6);
         }
     }
-    let answers = answers::times(&daemon, a, &Way::Softdpu.address(Side::B), options.echoes)?;
+    let answers = answers::times(&daemon, a, &Link::Softdpu.address(Side::B), options.echoes)?;
     for guest in [a, b] {
         guest.type_line("stop")?;
         guest.finish(DEADLINE)?;
     }
     daemon.stop()?;
     let case = format!("guest-guest tcp {}", format!("{accel:?}").to_lowercase());
-    print(options, &case, &ways, &figures, counted, median(&answers));
+    print(options, &case, &links, &figures, counted, median(&answers));
     Ok(())
 }
 
@@ -195,15 +195,15 @@ fn boot(
     daemon: &Daemon,
     namespace: Option<&Namespace>,
     (accel, qemu): (Accel, &Qemu),
-    ways: &[Way],
+    links: &[Link],
     side: Side,
 ) -> Result<Guest, Failure> {
     let mut spec = GuestSpec::new(side.name()).memory_mib(512).accel(accel).qemu(qemu.clone()).root(Root::NetworkRam);
     if let Some(namespace) = namespace {
         spec = spec.namespace(namespace.name());
     }
-    for way in ways {
-        spec = spec.device(match way.device(side) {
+    for link in links {
+        spec = spec.device(match link.device(side) {
             Some(device) => device,
             None => daemon.guest_device(side.name())?,
         });
@@ -212,8 +212,8 @@ fn boot(
     let mut guest = Guest::boot(lab.path(), spec)?;
     guest.booted()?;
     guest.step("ready", DEADLINE)?;
-    for way in ways {
-        guest.ask(&format!("interface {} {}/24", way.mac(side), way.address(side)), DEADLINE)?;
+    for link in links {
+        guest.ask(&format!("interface {} {}/24", link.mac(side), link.address(side)), DEADLINE)?;
     }
     Ok(guest)
 }
@@ -243,18 +243,18 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// What softdpu reached over what each other way did in the same round: the median of the rounds.
-fn ratios(ways: &[Way], figures: &[Figures]) -> Vec<(Way, f64)> {
-    let Some(own) = ways.iter().position(|way| *way == Way::Softdpu) else { return Vec::new() };
+/// What softdpu reached over what each other link did in the same round: the median of the rounds.
+fn ratios(links: &[Link], figures: &[Figures]) -> Vec<(Link, f64)> {
+    let Some(own) = links.iter().position(|link| *link == Link::Softdpu) else { return Vec::new() };
     let ratio = |other: &Figures| {
         let rounds = figures[own].throughput.iter().zip(&other.throughput);
         median(&rounds.map(|(own, other)| own / other).collect::<Vec<f64>>())
     };
-    let others = ways.iter().zip(figures).filter(|(way, _)| **way != Way::Softdpu);
-    others.map(|(way, figures)| (*way, ratio(figures))).collect()
+    let others = links.iter().zip(figures).filter(|(link, _)| **link != Link::Softdpu);
+    others.map(|(link, figures)| (*link, ratio(figures))).collect()
 }
 
-fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], counted: Counts, answer: f64) {
+fn print(options: &Options, case: &str, links: &[Link], figures: &[Figures], counted: Counts, answer: f64) {
     let frames = counted.frames.max(1) as f64;
     let interrupts = [
         ("interrupts-per-frame", counted.sent as f64 / frames),
@@ -271,17 +271,17 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
                 json!(unit)
             );
         };
-        for (way, figures) in ways.iter().zip(figures) {
+        for (link, figures) in links.iter().zip(figures) {
             let throughput = &figures.throughput;
-            line(way.name(), "throughput", "bit/s", median(throughput));
-            line(way.name(), "throughput-min", "bit/s", throughput.iter().copied().fold(f64::MAX, f64::min));
-            line(way.name(), "throughput-max", "bit/s", throughput.iter().copied().fold(0.0, f64::max));
-            line(way.name(), "round-trip", "ns", median(&figures.round_trip));
+            line(link.name(), "throughput", "bit/s", median(throughput));
+            line(link.name(), "throughput-min", "bit/s", throughput.iter().copied().fold(f64::MAX, f64::min));
+            line(link.name(), "throughput-max", "bit/s", throughput.iter().copied().fold(0.0, f64::max));
+            line(link.name(), "round-trip", "ns", median(&figures.round_trip));
         }
         interrupts.iter().for_each(|(metric, value)| line("softdpu", metric, "1", *value));
         line("softdpu", "interrupt-to-answer", "ns", answer);
-        for (way, ratio) in ratios(ways, figures) {
-            line("softdpu", &format!("throughput-ratio-to-{}", way.name()), "1", ratio);
+        for (link, ratio) in ratios(links, figures) {
+            line("softdpu", &format!("throughput-ratio-to-{}", link.name()), "1", ratio);
         }
         return;
     }
@@ -292,17 +292,17 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
         "{:<20} {:<18} {:>12} {:>25} {:>12} {:>13}",
         "case", "subject", "TCP", "min - max", "round trip", "softdpu/this"
     );
-    let ratios = ratios(ways, figures);
-    for (way, figures) in ways.iter().zip(figures) {
+    let ratios = ratios(links, figures);
+    for (link, figures) in links.iter().zip(figures) {
         let ratio =
-            ratios.iter().find(|(other, _)| other == way).map_or(String::from("-"), |(_, it)| format!("{it:.2}"));
+            ratios.iter().find(|(other, _)| other == link).map_or(String::from("-"), |(_, it)| format!("{it:.2}"));
         let gigabits = |value: f64| format!("{:.2} Gbit/s", value / 1e9);
         let least = figures.throughput.iter().copied().fold(f64::MAX, f64::min);
         let most = figures.throughput.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             out,
             "{case:<20} {:<18} {:>12} {:>25} {:>9.0} us {ratio:>13}",
-            way.name(),
+            link.name(),
             gigabits(median(&figures.throughput)),
             format!("{} - {}", gigabits(least), gigabits(most)),
             median(&figures.round_trip) / 1e3
@@ -313,13 +313,13 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
         "\n{:<20} {:<18} {:>10} {:>14} {:>14} {:>15} {:>15} {:>10}",
         "per MB", "subject", "frame", "interrupts, a", "interrupts, b", "processor, a", "processor, b", "answers"
     );
-    for (way, figures) in ways.iter().zip(figures) {
+    for (link, figures) in links.iter().zip(figures) {
         let [a, b] = figures.guests;
         let megabytes = a.bytes / 1e6;
         let _ = writeln!(
             out,
             "{case:<20} {:<18} {:>8.0} B {:>14.1} {:>14.1} {:>12.2} ms {:>12.2} ms {:>10.1}",
-            way.name(),
+            link.name(),
             a.bytes / a.frames,
             a.interrupts / megabytes,
             b.interrupts / megabytes,
@@ -341,10 +341,10 @@ mod tests {
 
     #[test]
     fn ratios_are_the_median_of_those_within_a_round() {
-        let ways = [Way::Softdpu, Way::Stream { vectors: 0 }, Way::Tap { vectors: 4 }];
+        let links = [Link::Softdpu, Link::Stream { vectors: 0 }, Link::Tap { vectors: 4 }];
         // The machine's speed changes from round to round, for all alike.
         let figures = [[5.0, 60.0, 9.0], [2.0, 30.0, 3.0], [10.0, 120.0, 1.0]]
             .map(|rounds| Figures { throughput: rounds.to_vec(), ..Figures::default() });
-        assert_eq!(ratios(&ways, &figures), [(ways[1], 2.5), (ways[2], 0.5)]);
+        assert_eq!(ratios(&links, &figures), [(links[1], 2.5), (links[2], 0.5)]);
     }
 }

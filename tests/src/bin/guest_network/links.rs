@@ -1,4 +1,4 @@
-//! The ways in which two guests are joined, each an interface of both, with a network of its own.
+//! The links between two guests, each an interface of both, with a network of its own.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ impl Side {
 /// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt. Where a vhost-user interface cannot
 /// have MSI-X (QEMU 7.2 without KVM) the peers are measured with both, otherwise all have MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Link {
     Softdpu,
     /// `-netdev stream` over a Unix socket.
     Stream {
@@ -47,37 +47,37 @@ pub enum Way {
     },
 }
 
-impl Way {
+impl Link {
     /// What can be measured: `msix`, whether softdpu's interfaces may have it; `taps`, whether there are any.
-    pub fn possible(msix: bool, taps: bool) -> Vec<Way> {
+    pub fn possible(msix: bool, taps: bool) -> Vec<Link> {
         let vectors: &[u32] = if msix { &[VECTORS] } else { &[VECTORS, 0] };
-        let mut ways = vec![Way::Softdpu];
-        ways.extend(vectors.iter().map(|&vectors| Way::Stream { vectors }));
+        let mut links = vec![Link::Softdpu];
+        links.extend(vectors.iter().map(|&vectors| Link::Stream { vectors }));
         if taps {
-            ways.extend(vectors.iter().map(|&vectors| Way::Tap { vectors }));
+            links.extend(vectors.iter().map(|&vectors| Link::Tap { vectors }));
         }
-        ways
+        links
     }
 
     /// As results call it.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Softdpu => "softdpu",
-            Way::Stream { vectors: 0 } => "qemu-stream-intx",
-            Way::Stream { .. } => "qemu-stream-msix",
-            Way::Tap { vectors: 0 } => "qemu-tap-intx",
-            Way::Tap { .. } => "qemu-tap-msix",
+            Link::Softdpu => "softdpu",
+            Link::Stream { vectors: 0 } => "qemu-stream-intx",
+            Link::Stream { .. } => "qemu-stream-msix",
+            Link::Tap { vectors: 0 } => "qemu-tap-intx",
+            Link::Tap { .. } => "qemu-tap-msix",
         }
     }
 
     /// The number of its network.
     fn number(self) -> u8 {
         match self {
-            Way::Softdpu => 0,
-            Way::Stream { vectors: 0 } => 1,
-            Way::Stream { .. } => 2,
-            Way::Tap { vectors: 0 } => 3,
-            Way::Tap { .. } => 4,
+            Link::Softdpu => 0,
+            Link::Stream { vectors: 0 } => 1,
+            Link::Stream { .. } => 2,
+            Link::Tap { vectors: 0 } => 3,
+            Link::Tap { .. } => 4,
         }
     }
 
@@ -91,19 +91,19 @@ impl Way {
 
     /// The Unix socket of a stream, in the folder that QEMU runs in.
     pub fn socket(self) -> Option<String> {
-        matches!(self, Way::Stream { .. }).then(|| format!("{}.sock", self.name()))
+        matches!(self, Link::Stream { .. }).then(|| format!("{}.sock", self.name()))
     }
 
     /// QEMU's arguments; none where softdpu knows them.
     pub fn device(self, side: Side) -> Option<GuestDevice> {
         let id = self.name();
         let (backend, vectors) = match self {
-            Way::Softdpu => return None,
-            Way::Stream { vectors } => {
+            Link::Softdpu => return None,
+            Link::Stream { vectors } => {
                 let server = if side == Side::A { "on" } else { "off" };
                 (format!("stream,id={id},server={server},addr.type=unix,addr.path={id}.sock"), vectors)
             }
-            Way::Tap { vectors } => {
+            Link::Tap { vectors } => {
                 let interface = self.interface(side);
                 (format!("tap,id={id},ifname={interface},script=no,downscript=no,vhost=off"), vectors)
             }
@@ -128,15 +128,15 @@ pub fn site(cpu: usize, idle_sleep: &str, keys: &str) -> String {
         site.push_str(&format!(
             "\n[[device]]\nname = \"{name}\"\ndomain = \"{name}\"\nvirtio-net = {{ network = \"guests\", address = \"{}\", mac \
              = \"{}\"{keys} }}\n",
-            Way::Softdpu.address(side),
-            Way::Softdpu.mac(side),
+            Link::Softdpu.address(side),
+            Link::Softdpu.mac(side),
             name = side.name()
         ));
     }
     site
 }
 
-/// A network namespace with a bridge for each way over TAPs. Gone when dropped.
+/// A network namespace with a bridge for each link over TAPs. Gone when dropped.
 pub struct Namespace {
     name: String,
 }
@@ -148,12 +148,12 @@ impl Namespace {
         ip(&["netns", "add", &name])?;
         let namespace = Namespace { name };
         for vectors in [VECTORS, 0] {
-            let way = Way::Tap { vectors };
-            let bridge = format!("bridge{}", way.number());
+            let link = Link::Tap { vectors };
+            let bridge = format!("bridge{}", link.number());
             namespace.ip(&["link", "add", &bridge, "type", "bridge"])?;
             namespace.ip(&["link", "set", &bridge, "up"])?;
             for side in [Side::A, Side::B] {
-                let interface = way.interface(side);
+                let interface = link.interface(side);
                 namespace.ip(&["tuntap", "add", &interface, "mode", "tap", "vnet_hdr"])?;
                 namespace.ip(&["link", "set", &interface, "master", &bridge, "up"])?;
             }
