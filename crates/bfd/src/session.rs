@@ -62,6 +62,13 @@ pub struct SessionSnapshot {
     neighbour: Option<Neighbour>,
 }
 
+impl SessionSnapshot {
+    /// The number by which the neighbour names the session.
+    pub fn my_discriminator(&self) -> NonZeroU32 {
+        self.my_discriminator
+    }
+}
+
 /// Why a packet is not this session's (RFC 5880 §6.8.6).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refused {
@@ -131,6 +138,11 @@ impl Session {
     /// Its state.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// What the neighbour said of its side last; none when it was not heard within the detection time.
+    pub fn neighbour_state(&self) -> Option<State> {
+        self.neighbour.map(|neighbour| neighbour.state)
     }
 
     /// Why it went down last.

@@ -26,8 +26,10 @@ struct Pair {
 
 impl Pair {
     fn new(one: SessionParameters, other: SessionParameters) -> Pair {
-        let sides =
-            [Session::new(one, discriminator(1), Duration::ZERO), Session::new(other, discriminator(2), Duration::ZERO)];
+        let sides = [
+            Session::new(one, discriminator(1), Duration::ZERO),
+            Session::new(other, discriminator(2), Duration::ZERO),
+        ];
         Pair { sides, now: Duration::ZERO, arrives: [true; 2], sent: [0; 2] }
     }
 

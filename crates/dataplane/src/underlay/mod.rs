@@ -11,6 +11,7 @@
 //! send to other hosts is dropped and counted.
 
 mod absence;
+mod bfd;
 mod hosts;
 mod open;
 
