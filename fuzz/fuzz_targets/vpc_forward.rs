@@ -17,6 +17,7 @@ use std::sync::{Arc, LazyLock};
 
 use common::streams::site;
 use common::{BLUE_1, BLUE_VNI, Family, GATEWAY, RED_1, RED_2, RED_ROUTER, RED_VNI, UNDERLAY, ip, mac, vtep};
+use libfuzzer_sys::arbitrary::Unstructured;
 use softdpu_vpc::packet::segment::Segmenter;
 use softdpu_vpc::spec::ConnectionLimit;
 use softdpu_vpc::{
@@ -72,13 +73,11 @@ static PLAIN: LazyLock<[Tables; 2]> = LazyLock::new(|| {
 });
 
 /// What is read from the front; zeros when it is used up.
-struct Input<'a>(&'a [u8]);
+struct Input<'a>(Unstructured<'a>);
 
 impl Input<'_> {
     fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
+        self.0.arbitrary().unwrap_or(0)
     }
 
     fn word(&mut self) -> u16 {
@@ -90,9 +89,7 @@ impl Input<'_> {
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let (now, later) = self.0.split_at(len.min(self.0.len()));
-        self.0 = later;
-        now.to_vec()
+        self.0.bytes(len.min(self.0.len())).unwrap_or_default().to_vec()
     }
 
     /// A packet that could be sent, between two of [`ADDRESSES`].
@@ -230,7 +227,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if data.len() < SHORTEST {
         return;
     }
-    let mut input = Input(data);
+    let mut input = Input(Unstructured::new(data));
     let family = if input.byte() % 2 == 0 { Family::V4 } else { Family::V6 };
     let mut changes = u64::from_be_bytes(std::array::from_fn(|_| input.byte()));
     let spec = |changes: u64| {

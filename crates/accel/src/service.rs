@@ -1,12 +1,12 @@
 //! An engine that several queues of a core share: a channel for each, and one ring before the engine.
 //!
 //! "The requests of each tenant are sequentially sent to the ring buffer", from which the accelerator takes them (MTDA
-//! §III-B). The ring is filled in turns, from one channel at a time. Whose turn it is, is the policy's to say, of those
-//! [in order](Service::in_order); without a policy channels take turns of [`QUANTUM`] bytes (surplus round robin), so
-//! that what one has waiting, however much, delays another's by no more than a turn.
+//! §III-B). The ring is filled in turns, from one channel at a time. Which channel is next, is the policy's to say, of
+//! those [in order](Service::in_order); without a policy channels take turns of [`QUANTUM`] bytes (surplus round
+//! robin), so that what one has waiting, however much, delays another's by no more than a turn.
 //!
-//! The service has no policy of its own: its engine is the core, whose policy charges a tenant for its grants and for
-//! this alike (docs/decisions/014-the-accelerator-has-the-cores-policy.md).
+//! The service has no policy of its own: its engine is the core, and the core's policy charges a tenant for its grants
+//! and for this alike (docs/decisions/014-the-accelerator-has-the-cores-policy.md).
 
 use std::collections::VecDeque;
 

@@ -21,7 +21,7 @@ pub const SECTOR: u64 = 512;
 const BLOCK: usize = 16;
 /// Bytes that are encrypted at a time: their tweaks and they stay in the fastest cache.
 const RUN: usize = 512;
-/// Sectors whose tweaks are begun at a time, so that the cipher's latency is paid once for all of them.
+/// Sectors with tweaks begun at a time, so that the cipher's latency is paid once for all of them.
 const BEGUN: usize = 16;
 
 type Block = Array<u8, U16>;
@@ -79,7 +79,8 @@ impl Xts {
             },
             _ => return Err(wrong),
         };
-        // Whoever can time this has the key's owner's trust already: keys come from the administrator, not from guests.
+        // A program that can time this has the key's owner's trust already: keys come from the administrator, not from
+        // guests.
         if data == tweak { Err(KeyError::EqualHalves) } else { Ok(Xts { ciphers, sector }) }
     }
 

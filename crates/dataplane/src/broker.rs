@@ -1,6 +1,6 @@
 //! The data plane's way to the supervisor: the link, and over it the opening of files and the vault.
 //!
-//! The control thread alone takes messages off the link. Whoever opens a file does so on a thread of its own, and waits
+//! The control thread alone takes messages off the link. A volume opens its file on a thread of its own, and waits
 //! there for the control thread to pass the answer on.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,12 +17,12 @@ use softdpu_storage::{Broker, VolumeKind, VolumeSpec};
 use softdpu_link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
 use softdpu_sys::ReapedFd;
 
-/// The link, shared by the control loop and by whoever opens volumes.
+/// The link, shared by the control loop and the threads that open volumes.
 pub(super) struct Wire {
     /// The link's socket, to wait on without the lock.
     fd: OwnedFd,
     link: Mutex<DataPlaneLink>,
-    /// Who waits for a file to be opened, by call.
+    /// Threads that wait for a file to be opened, by call.
     opens: Mutex<HashMap<u64, Sender<io::Result<OwnedFd>>>>,
     vault: Mutex<BTreeMap<String, SharedFd>>,
     calls: AtomicU64,
@@ -78,14 +78,14 @@ impl Wire {
         }
     }
 
-    /// Gives whoever asked for a file what became of it.
+    /// Gives the thread that asked for a file the outcome.
     pub(super) fn opened(&self, call: u64, result: Result<(), OpenFailure>, fds: Vec<ReapedFd>) {
         let Some(waiting) = lock(&self.opens).remove(&call) else {
-            tracing::warn!(call, "a file was opened that nobody asked for");
+            tracing::warn!(call, "a file was opened that no thread asked for");
             return;
         };
         let first = || fds.into_iter().next().ok_or_else(|| io::Error::other("no descriptor came with the answer"));
-        // Whoever asked waits for as long as there is an answer to come.
+        // The thread waits for as long as there is an answer to come.
         let _ = waiting.send(result.map_err(io::Error::from).and_then(|()| first().map(ReapedFd::into_owned)));
     }
 
@@ -105,7 +105,7 @@ impl Wire {
         let (sender, answer) = channel();
         lock(&self.opens).insert(call, sender);
         self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
-        // A file system that hangs holds this thread and nobody else; the supervisor answers every call.
+        // A file system that hangs holds this thread and no other; the supervisor answers every call.
         answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
     }
 

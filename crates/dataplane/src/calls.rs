@@ -83,13 +83,13 @@ impl DataPlane {
         Ok(Some(made.map(|()| self.warned(nothing()))))
     }
 
-    /// What is to be said of the last change, which is made.
+    /// A warning about the last change, which is made.
     fn warning(&mut self) -> Option<&'static str> {
         let (networks, functions) = (self.networks.warning(), self.functions.warning());
         networks.or(functions)
     }
 
-    /// The answer to a change, with what else is to be said of it.
+    /// The answer to a change, with its warnings.
     pub(super) fn warned(&mut self, mut result: Value) -> Value {
         if let (Some(warning), Some(members)) = (self.warning(), result.as_object_mut()) {
             members.insert("warning".to_owned(), warning.into());
@@ -107,7 +107,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// One on a volume that is being opened is fine; it is better to hear now of one that cannot be.
+    /// One on a volume that is being opened is fine; that one cannot be opened is better reported now.
     fn new_device(&mut self, device: &config::Device) -> Result<Result<(), ApiError>, LinkError> {
         self.add_device(device)?;
         let reason = match self.devices.get(&device.name).map(|added| &added.backing) {
@@ -155,7 +155,7 @@ impl DataPlane {
         }
         if let Some(gone) = self.devices.remove(device) {
             gone.forget_records(&self.wire);
-            // A volume's counters count up, whoever comes and goes.
+            // A volume's counters only count up, whichever devices come and go.
             if let Some(volume) = gone.config.volume() {
                 gone.counters.iter().for_each(|queue| self.volumes.keep(volume, &request_counts(queue)));
             }

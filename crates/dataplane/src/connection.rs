@@ -16,7 +16,7 @@ use softdpu_transport::vhost_user::{
 use softdpu_link::{ConnectionId, FIRST_KEPT_FD, SharedFd};
 
 /// A queue of a connection, as far as it has come.
-pub(super) enum Run {
+pub(super) enum QueueState {
     /// Its volume is not fenced yet; it starts when it is.
     Waiting(Box<WaitingQueue>),
     /// A core serves it.
@@ -44,7 +44,7 @@ pub(super) struct WaitingQueue {
     pub ring: softdpu_ring::Queue,
 }
 
-/// A command whose effect is on its way through the cores.
+/// A command that cores have not all carried out.
 pub(super) struct Awaited {
     pub id: CommandId,
     pub tokens: HashSet<u64>,
@@ -91,7 +91,7 @@ pub(super) struct Connection {
     /// Guest memory, without dirty tracking.
     pub view: Arc<View>,
     dirty: Option<Arc<DirtyBitmap>>,
-    pub queues: BTreeMap<QueueIndex, Run>,
+    pub queues: BTreeMap<QueueIndex, QueueState>,
     pub awaited: Option<Awaited>,
     /// For the next answer to the supervisor.
     pub reply: (Vec<u8>, Vec<SharedFd>),
@@ -127,20 +127,20 @@ impl Connection {
 
     /// The queue that a core knows by `key`.
     pub(super) fn queue_of(&self, key: QueueKey) -> Option<QueueIndex> {
-        self.queues
-            .iter()
-            .find_map(|(index, run)| matches!(run, Run::Running(s) | Run::Broken(s) if s.key == key).then_some(*index))
+        self.queues.iter().find_map(|(index, state)| {
+            matches!(state, QueueState::Running(s) | QueueState::Broken(s) if s.key == key).then_some(*index)
+        })
     }
 
     /// Whether one of its queues does no work until its driver starts it anew.
     pub(super) fn needs_reset(&self) -> bool {
-        self.queues.values().any(|run| matches!(run, Run::Broken(_) | Run::Failed { .. }))
+        self.queues.values().any(|state| matches!(state, QueueState::Broken(_) | QueueState::Failed { .. }))
     }
 
-    /// Changes a queue's state; the front end is told when its device needs a reset for it and did not before.
-    pub(super) fn set_run(&mut self, index: QueueIndex, run: Run) {
+    /// Changes a queue's state; the front end is notified when its device needs a reset for it and did not before.
+    pub(super) fn set_state(&mut self, index: QueueIndex, state: QueueState) {
         let before = self.needs_reset();
-        self.queues.insert(index, run);
+        self.queues.insert(index, state);
         if !before
             && self.needs_reset()
             && let Some(message) = self.session.needs_reset()
@@ -153,9 +153,9 @@ impl Connection {
     pub(super) fn live(&self) -> Vec<(QueueIndex, QueueKey)> {
         self.queues
             .iter()
-            .filter_map(|(index, run)| match run {
-                Run::Running(started) | Run::Broken(started) => Some((*index, started.key)),
-                Run::Waiting(_) | Run::Failed { .. } => None,
+            .filter_map(|(index, state)| match state {
+                QueueState::Running(started) | QueueState::Broken(started) => Some((*index, started.key)),
+                QueueState::Waiting(_) | QueueState::Failed { .. } => None,
             })
             .collect()
     }
@@ -182,7 +182,7 @@ impl Connection {
 
     /// Tells the front end that a queue which no core has is broken (vhost-user: SET_VRING_ERR).
     pub(super) fn signal_error(&self, error: Option<FdId>, engine: &mut Engine) {
-        // One that cannot be told has itself to thank.
+        // A front end that does not take it has itself to thank.
         if let Ok(Some(fd)) = self.optional_eventfd(error) {
             engine.signal(fd.as_fd());
         }
@@ -234,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Takes over what SET_LOG_BASE and the feature bits say about dirty logging.
+    /// Takes over dirty logging as SET_LOG_BASE and the feature bits set it.
     pub(super) fn set_dirty_log(&mut self, log: &DirtyLog) -> Result<(), String> {
         let dirty = match (log.logging, log.memory) {
             (true, Some((fd, offset, bytes))) => {
@@ -266,7 +266,7 @@ impl Connection {
         Ok(FdId(id))
     }
 
-    /// Sends on the back-end channel. A front end that does not read it loses the message, nobody waits for it.
+    /// Sends on the back-end channel. A front end that does not read it loses the message: sending does not wait.
     pub(super) fn send_backend(&self, message: &BackendMessage) {
         let Ok(channel) = self.fd(message.channel) else { return };
         if let Err(error) = send(channel.as_fd(), &message.bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

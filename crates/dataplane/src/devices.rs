@@ -18,7 +18,7 @@ use super::device::{Backing, Device, Event, Host};
 use super::functions::Functions;
 use super::networks::Networks;
 use super::tap;
-use super::volumes::{Stand, Volumes};
+use super::volumes::{Readiness, Volumes};
 
 /// Every device, by name.
 #[derive(Default)]
@@ -32,12 +32,12 @@ pub(super) struct Devices {
     domain_memory: u64,
     /// TAP devices without their interface.
     lost_taps: BTreeMap<String, tap::Lost>,
-    /// Connections follow whose queues start together with those that are here.
+    /// Connections follow, and their queues start together with those of the present ones.
     awaits_more: bool,
 }
 
 impl Devices {
-    /// No devices, whose domains may each map so many bytes.
+    /// No devices; each domain may map `domain_memory` bytes.
     pub(super) fn new(domain_memory: u64) -> Devices {
         Devices { domain_memory, ..Devices::default() }
     }
@@ -100,10 +100,10 @@ impl Devices {
             }
             None => {
                 let mut made = Device::new(device.clone(), tenant, domain, None);
-                match device.volume().and_then(|name| volumes.stand(name)) {
-                    Some(Stand::Open(volume)) => made.opened(Arc::clone(volume), host)?,
-                    Some(Stand::Failing(reason)) => made.failing(reason.to_owned(), host)?,
-                    Some(Stand::Opening) => {}
+                match device.volume().and_then(|name| volumes.readiness(name)) {
+                    Some(Readiness::Open(volume)) => made.opened(Arc::clone(volume), host)?,
+                    Some(Readiness::Failing(reason)) => made.failing(reason.to_owned(), host)?,
+                    Some(Readiness::Opening) => {}
                     None => made.failing("there is no such volume".to_owned(), host)?,
                 }
                 made
@@ -188,7 +188,7 @@ impl Devices {
         self.users_mut(name).try_for_each(|device| device.failing(reason.to_owned(), host))
     }
 
-    /// A volume has grown: drivers of devices on it are told.
+    /// A volume has grown: drivers of devices on it get a configuration change notification.
     pub(super) fn volume_grown(&mut self, name: &str, size: u64) -> Result<(), String> {
         self.users_mut(name).try_for_each(|device| device.grow(size))
     }

@@ -15,7 +15,7 @@ use softdpu_site as config;
 /// How long cores have to answer: a round of theirs is far shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A frame that nobody sent.
+/// A frame that was made up here.
 struct MadeUp<'a> {
     /// The port by which it would come in, and its name.
     port: PortId,
@@ -61,7 +61,7 @@ pub(super) fn explain(question: &PathQuestion, networks: &Networks, engine: &Eng
     }))
 }
 
-/// That the functions of an interface, if it has some, are not asked: what they say may depend on what they saw.
+/// That the functions of an interface, if it has some, are not asked: their verdict may depend on earlier packets.
 fn not_asked(ns: u64, tier: &str, device: &str, port: &Attached) -> Option<PathStep> {
     let functions = &port.settings.functions;
     (!functions.is_empty()).then(|| PathStep {
@@ -79,7 +79,7 @@ fn invalid(message: String) -> ApiError {
     ApiError::new(ErrorCode::InvalidParams, message)
 }
 
-/// The packet, between somebody and the gateway.
+/// The packet, between its sender or receiver and the gateway.
 fn packet(
     question: &PathQuestion,
     source: IpAddr,
@@ -129,7 +129,7 @@ fn network<'a>(networks: &'a Networks, name: &str) -> Result<&'a config::Network
     known.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no network '{name}'")))
 }
 
-/// The network of somebody on another host.
+/// The network of an address on another host.
 fn network_of<'a>(
     networks: &'a Networks,
     question: &PathQuestion,
@@ -164,7 +164,7 @@ fn elsewhere(networks: &Networks, network: &config::Network, address: IpAddr) ->
     configured.map(|endpoint| endpoint.host).or_else(known)
 }
 
-/// Who sends: the device, its port, and the source address.
+/// The sender: the device, its port, and the source address.
 fn sender<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<(&'a str, &'a Attached, IpAddr), ApiError> {
     let PathQuestion { from, to, network, .. } = question;
     let in_network = |port: &Attached| network.as_ref().is_none_or(|network| port.settings.network == *network);
@@ -190,12 +190,12 @@ fn sender<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<(&'a st
 fn no_device(networks: &Networks, PathQuestion { from, to, .. }: &PathQuestion) -> String {
     if from == UNDERLAY && networks.underlay_port().is_some() {
         let ask = format!("softdpu trace explain --from ADDRESS --host HOST --to {to}");
-        return format!("what comes by the underlay is of somebody, on another host: `{ask}`");
+        return format!("what comes by the underlay is from an endpoint on another host: `{ask}`");
     }
     format!("there is no device '{from}' with a port here")
 }
 
-/// That no device has this address, and how to ask about whoever has it elsewhere.
+/// That no device has this address, and how to ask about the endpoint that has it elsewhere.
 fn not_here(networks: &Networks, PathQuestion { to, network, .. }: &PathQuestion, address: IpAddr) -> String {
     let asked = networks.iter().filter(|one| network.as_ref().is_none_or(|network| one.name == *network));
     let mut there = asked.filter_map(|network| Some((&network.name, elsewhere(networks, network, address)?)));

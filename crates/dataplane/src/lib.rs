@@ -2,7 +2,7 @@
 //!
 //! Its control thread, here, takes messages from the supervisor and events from the cores, one at a time, and never
 //! waits for a peer: what may block runs on a thread of its own ([`opener`]). Everything it must not lose is with the
-//! supervisor before anybody can rely on it: see [`softdpu_link`].
+//! supervisor before it can be relied on: see [`softdpu_link`].
 
 #![forbid(unsafe_code)]
 
@@ -59,10 +59,10 @@ use softdpu_site::{self as config, IdleSleep, Site};
 use softdpu_sys::ReapedFd;
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
-/// milliseconds, and a server that does not answer must keep nobody else waiting.
+/// milliseconds, and a server that does not answer must not keep the others waiting.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// Messages handled before the cores are looked at again.
+/// Messages handled before the cores' events are read again.
 const MESSAGES_A_ROUND: u32 = 64;
 
 /// How long the first message may take.
@@ -74,10 +74,10 @@ const IO_DEPTH: u32 = 1024;
 /// Why the data plane ended.
 #[derive(Debug, Error)]
 pub enum DataPlaneError {
-    /// The supervisor is gone or says what cannot be understood.
+    /// The supervisor is gone, or a frame of it could not be decoded.
     #[error("link to the supervisor: {0}")]
     Link(#[from] LinkError),
-    /// It said something else first, or nothing.
+    /// `Start` was not its first frame.
     #[error("the supervisor did not say what to be")]
     NoStart,
     /// The cores did not start.
@@ -99,9 +99,9 @@ struct DataPlane {
     devices: Devices,
     steering: Steering,
     traces: Traces,
-    /// What the data plane before this one died of, until the first completion has told how long that took.
+    /// What the data plane before this one died of, until the first completion has shown how long the outage was.
     death: Option<Death>,
-    /// [`Up::Ready`] was said.
+    /// [`Up::Ready`] was sent.
     ready: bool,
     stopping: bool,
 }
@@ -157,7 +157,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     plane.set_up(&site, loaded)?;
     plane.serve()?;
     let DataPlane { engine, mut functions, .. } = plane;
-    // Cores say what they have left when they end.
+    // Cores report what they have left when they end.
     drop(engine);
     functions.finish();
     Ok(())

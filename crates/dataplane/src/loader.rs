@@ -68,7 +68,7 @@ impl Loader {
         let run = move || {
             let began = Instant::now();
             let result = load(file, &name, &ground).map(Arc::new);
-            // Nobody takes it when the process ends.
+            // When the process ends it is not taken.
             let _ = sender.send(Outcome { asked, result, took: began.elapsed() });
             bell.ring();
         };
@@ -90,7 +90,7 @@ impl Loader {
 /// All entries of a file, or what is wrong with it.
 fn load(file: OwnedFd, name: &str, ground: &Ground) -> Result<Loaded, String> {
     let mut file = File::from(file);
-    // The description is shared with whoever keeps the file.
+    // The supervisor's descriptor shares the offset.
     std::io::Seek::rewind(&mut file).map_err(|error| format!("{name} cannot be read: {error}"))?;
     read(BufReader::with_capacity(1 << 18, file), name, ground)
 }

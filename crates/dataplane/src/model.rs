@@ -63,7 +63,7 @@ impl Model {
         }
     }
 
-    /// What a disk's session has to say of its volume.
+    /// What a disk's session keeps of its volume.
     pub(super) fn geometry(&self) -> Option<Geometry> {
         self.disk().map(|disk| disk.geometry)
     }

@@ -94,7 +94,7 @@ impl Networks {
         })
     }
 
-    /// Opens the way to other hosts, or begins to try to.
+    /// Opens the underlay, or begins to try to.
     pub(super) fn add_underlay(
         &mut self,
         settings: &config::Underlay,
@@ -115,7 +115,7 @@ impl Networks {
         self.underlay.as_ref().map(|underlay| underlay.port)
     }
 
-    /// This node's tunnel end point, once the way to other hosts was open.
+    /// This node's tunnel end point, once the underlay was open.
     pub(super) fn underlay_spec(&self) -> Option<UnderlaySpec> {
         self.underlay.as_ref()?.spec()
     }
@@ -202,7 +202,7 @@ impl Networks {
         if wanted.len() <= capacity || wanted.len() <= before.len() {
             return Ok(());
         }
-        // Whatever else there is, the entry to be told is one that came.
+        // Whatever else there is, the entry to report is a new one.
         let known = before.intersection(&wanted).copied().collect();
         let place = config::first_beyond(&self.networks, known, capacity);
         let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
@@ -258,7 +258,7 @@ impl Networks {
         self.networks.iter().find(|network| network.name == name).map_or(0, |network| network.vni.get())
     }
 
-    /// The ways to the hosts of all endpoints are looked for, and watched.
+    /// Has the next hops to the hosts of all endpoints resolved and watched.
     fn find_hosts(&mut self) {
         if let Some(underlay) = &mut self.underlay {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);

@@ -19,7 +19,7 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    /// The device of `port`, in a network whose packets have at most `mtu` bytes.
+    /// The device of `port`, in a network of this MTU in bytes.
     pub(super) fn new(settings: &config::VirtioNet, port: PortId, mtu: u16) -> Result<Nic, NetConfigError> {
         let mut config = NetConfig::new(settings.port.mac.0);
         config.mtu = settings.port.mtu.unwrap_or(mtu);

@@ -1,7 +1,7 @@
 //! What may block, away from the control thread: a thread for each task, and a bell when it is done.
 //!
-//! Opening a volume asks name servers, NBD servers and file systems, none of which owes anybody an answer. The control
-//! thread therefore never waits for a task; it decides by the clock what to say of one that takes long.
+//! Opening a volume asks name servers, NBD servers and file systems, none of which has to answer. The control
+//! thread therefore never waits for a task; it decides by the clock what to answer for one that takes long.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Opener {
     pub(super) fn start(&self, task: impl FnOnce() -> Outcome + Send + 'static) -> bool {
         let (sender, bell) = (self.sender.clone(), Arc::clone(&self.bell));
         let run = move || {
-            // Nobody takes it when the process ends.
+            // When the process ends it is not taken.
             let _ = sender.send(task());
             bell.ring();
         };

@@ -1,4 +1,4 @@
-//! What the site says about policies, as the tables take it.
+//! The site's policies, in the form the tables take.
 
 use ipnet::IpNet;
 use softdpu_vpc::policy::acl::{AclSpec, Action, RuleSpec};

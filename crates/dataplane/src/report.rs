@@ -13,10 +13,10 @@ mod network;
 mod policy;
 
 use super::DataPlane;
-use super::connection::Run;
+use super::connection::QueueState;
 use super::device::{Backing, Device};
 use super::networks::Networks;
-use super::volumes::Stand;
+use super::volumes::Readiness;
 use softdpu_api::status::{
     CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
     TenantOnCore, TenantStatus, VolumeErrors, VolumeState, VolumeStatus,
@@ -122,12 +122,12 @@ fn core_status(plane: &DataPlane) -> Vec<CoreStatus> {
 }
 
 fn volume_status(plane: &DataPlane) -> Vec<VolumeStatus> {
-    let one = |(config, stand): (&config::Volume, Stand<'_>)| {
+    let one = |(config, readiness): (&config::Volume, Readiness<'_>)| {
         let name = config.name.as_str();
         let users: Vec<_> = plane.devices.users(name).collect();
         let count = users.len() as u32;
-        match stand {
-            Stand::Open(volume) => {
+        match readiness {
+            Readiness::Open(volume) => {
                 let mut requests = plane.volumes.by_removed(name);
                 for queue in users.iter().flat_map(|device| &device.counters) {
                     requests.add(&request_counts(queue));
@@ -135,8 +135,8 @@ fn volume_status(plane: &DataPlane) -> Vec<VolumeStatus> {
                 let spec = volume.spec();
                 opened_status(volume.status(), volume.block_size(), spec.shared, count, requests)
             }
-            Stand::Opening => waiting_status(config, VolumeState::Opening, count, None),
-            Stand::Failing(reason) => waiting_status(config, VolumeState::Failed, count, Some(reason)),
+            Readiness::Opening => waiting_status(config, VolumeState::Opening, count, None),
+            Readiness::Failing(reason) => waiting_status(config, VolumeState::Failed, count, Some(reason)),
         }
     };
     plane.volumes.iter().map(one).collect()
@@ -239,12 +239,12 @@ fn waiting_status(config: &config::Volume, state: VolumeState, users: u32, error
 fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Networks) -> DeviceStatus {
     let features = device.connection.as_ref().and_then(|connection| connection.session.features()).unwrap_or(0);
     let queues = (0u16..).zip(&device.counters).map(|(index, counters)| {
-        let run = device.connection.as_ref().and_then(|connection| connection.queues.get(&QueueIndex(index)));
-        queue_status(index, counters, run, device, engine, cpus)
+        let state = device.connection.as_ref().and_then(|connection| connection.queues.get(&QueueIndex(index)));
+        queue_status(index, counters, state, device, engine, cpus)
     });
     let queues: Vec<QueueStatus> = queues.collect();
     let broken = queues.iter().any(|queue| queue.broken_reason.is_some());
-    let fenced_off = |run: &Run| matches!(run, Run::Waiting(_));
+    let fenced_off = |state: &QueueState| matches!(state, QueueState::Waiting(_));
     let state = match (&device.backing, &device.connection) {
         (Backing::Failing(_), _) => DeviceState::Broken,
         _ if broken => DeviceState::Broken,
@@ -285,21 +285,21 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Netw
 fn queue_status(
     index: u16,
     counters: &QueueCounters,
-    run: Option<&Run>,
+    state: Option<&QueueState>,
     device: &Device,
     engine: &Engine,
     cpus: &[u32],
 ) -> QueueStatus {
-    let started = match run {
-        Some(Run::Running(started) | Run::Broken(started)) => Some(started),
-        Some(Run::Waiting(_) | Run::Failed { .. }) | None => None,
+    let started = match state {
+        Some(QueueState::Running(started) | QueueState::Broken(started)) => Some(started),
+        Some(QueueState::Waiting(_) | QueueState::Failed { .. }) | None => None,
     };
     let core = started.and_then(|started| engine.core_of(started.key)).and_then(|core| cpus.get(core.0)).copied();
-    let broken_reason = match run {
-        Some(Run::Broken(_) | Run::Failed { .. }) => {
+    let broken_reason = match state {
+        Some(QueueState::Broken(_) | QueueState::Failed { .. }) => {
             Some(device.trouble.clone().unwrap_or_else(|| "it was broken by its driver".to_owned()))
         }
-        Some(Run::Waiting(_) | Run::Running(_)) | None => None,
+        Some(QueueState::Waiting(_) | QueueState::Running(_)) | None => None,
     };
     QueueStatus {
         index,
@@ -309,7 +309,7 @@ fn queue_status(
             Some(RingFormat::Packed) => QueueFormat::Packed,
             Some(RingFormat::Split) | None => QueueFormat::Split,
         },
-        running: matches!(run, Some(Run::Running(_))),
+        running: matches!(state, Some(QueueState::Running(_))),
         requests: request_counts(counters),
         read_bytes: counters.bytes_read.get(),
         written_bytes: counters.bytes_written.get(),

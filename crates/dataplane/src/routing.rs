@@ -1,4 +1,4 @@
-//! What the site says about routes, ECMP groups, route tables and peers, as the tables take it.
+//! The site's routes, ECMP groups, route tables and peers, in the form the tables take.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use softdpu_vpc::spec::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteS
 use super::policy::prefix;
 use softdpu_site::{EcmpMember, Network, Route, Site};
 
-/// Adds them to a spec that has everything else. Who is not attached yet, or behind an underlay that is not open yet,
-/// is not reached: what routes lead there is dropped.
+/// Adds them to a spec that has everything else. An endpoint that is not attached yet, or behind an underlay that is
+/// not open yet, is not reached: what routes lead there is dropped.
 pub(super) fn add(networks: &[Network], spec: &mut Spec) -> Result<(), String> {
     let known: HashSet<(String, IpAddr)> = spec
         .endpoints

@@ -1,5 +1,5 @@
-//! On which cores packets from tunnels are worked on: what the site says, as the engine takes it, and what the engine
-//! says.
+//! Receive steering: on which cores packets from tunnels are worked on, as the site configures it and as the engine
+//! reports it.
 
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_engine::{CoreIndex, Engine, SteeringMode, SteeringSpec};
@@ -23,7 +23,7 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Has the cores work on packets from tunnels where `steering` says.
+    /// Has the cores work on packets from tunnels as `steering` distributes them.
     pub(super) fn set(
         &mut self,
         steering: config::Steering,

@@ -1,7 +1,7 @@
 //! TAP interfaces: a port for the host itself, or for a container.
 //!
 //! The supervisor keeps the descriptor: when the last one of an interface is closed, the kernel takes the interface
-//! away, and with it the addresses and routes that somebody gave it.
+//! away, and with it the addresses and routes that were configured on it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
 use super::broker::Wire;
 use softdpu_site as config;
 
-/// How soon an interface that is not there is made: whoever deleted it may be about to make another in its place.
+/// How soon an interface that is not there is made: the program that deleted it may be about to make another in its
+/// place.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause between two attempts.
@@ -51,7 +52,7 @@ pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) 
         let fd = fd.as_fd().try_clone_to_owned().map_err(|error| text(&error))?;
         match Tap::adopt(fd, Offloads::ALL) {
             Ok(tap) => return Ok(tap.into()),
-            // Its interface was deleted meanwhile, for one: it is of no use to whoever comes next either.
+            // Its interface was deleted meanwhile, for one: it is of no use to a successor either.
             Err(error) => {
                 tracing::warn!(device, interface = settings.interface, %error, "the interface that was there is gone; it is made again");
                 close(device, wire);

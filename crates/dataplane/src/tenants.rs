@@ -13,58 +13,57 @@ use softdpu_engine::Engine;
 use super::networks::Networks;
 use softdpu_site as config;
 
-/// So many numbers there are: the one behind them is nobody's.
+/// So many numbers there are; the one behind them is left unused.
 const MOST: usize = u16::MAX as usize;
 
-/// The tenants that are here, and numbers of those that were.
+/// The configured tenants, and the numbers of those that were removed.
 #[derive(Default)]
 pub(super) struct Tenants {
-    /// By their numbers.
-    known: Vec<Known>,
+    by_number: Vec<NumberedTenant>,
     numbers: HashMap<String, u16>,
 }
 
-struct Known {
+struct NumberedTenant {
     settings: config::Tenant,
-    /// It was not removed.
-    is_here: bool,
+    /// It has not been removed.
+    is_configured: bool,
 }
 
 impl Tenants {
-    /// `tenant` is here, as it says. None: there is no number left for one more.
+    /// Configures `tenant`. None: there is no number left for one more.
     fn put(&mut self, tenant: &config::Tenant) -> Option<TenantId> {
-        let known = Known { settings: tenant.clone(), is_here: true };
+        let numbered = NumberedTenant { settings: tenant.clone(), is_configured: true };
         if let Some(&number) = self.numbers.get(&tenant.name) {
-            self.known[usize::from(number)] = known;
+            self.by_number[usize::from(number)] = numbered;
             return Some(TenantId(number));
         }
-        let number = u16::try_from(self.known.len()).ok().filter(|number| usize::from(*number) < MOST)?;
-        self.known.push(known);
+        let number = u16::try_from(self.by_number.len()).ok().filter(|number| usize::from(*number) < MOST)?;
+        self.by_number.push(numbered);
         self.numbers.insert(tenant.name.clone(), number);
         Some(TenantId(number))
     }
 
     fn get(&self, name: &str) -> Option<(TenantId, &config::Tenant)> {
         let number = *self.numbers.get(name)?;
-        let known = &self.known[usize::from(number)];
-        known.is_here.then_some((TenantId(number), &known.settings))
+        let tenant = &self.by_number[usize::from(number)];
+        tenant.is_configured.then_some((TenantId(number), &tenant.settings))
     }
 
     fn remove(&mut self, name: &str) -> Option<TenantId> {
         let (id, _) = self.get(name)?;
-        self.known[usize::from(id.0)].is_here = false;
+        self.by_number[usize::from(id.0)].is_configured = false;
         Some(id)
     }
 
-    /// Those that are here.
+    /// The configured ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, &config::Tenant)> {
-        let numbered = self.known.iter().enumerate().filter(|(_, known)| known.is_here);
-        numbered.map(|(index, known)| (TenantId(index as u16), &known.settings))
+        let numbered = self.by_number.iter().enumerate().filter(|(_, tenant)| tenant.is_configured);
+        numbered.map(|(index, tenant)| (TenantId(index as u16), &tenant.settings))
     }
 
     /// All numbers, also of those that were removed.
     pub(super) fn ids(&self) -> impl Iterator<Item = TenantId> + use<> {
-        (0..self.known.len() as u16).map(TenantId)
+        (0..self.by_number.len() as u16).map(TenantId)
     }
 }
 
@@ -90,7 +89,7 @@ fn share(tenant: &config::Tenant) -> Share {
 }
 
 impl Tenants {
-    /// `tenant` is here, and cores give it its share. None: there is no number left for it.
+    /// Configures `tenant`, and has cores give it its share. None: there is no number left for it.
     pub(super) fn set(&mut self, tenant: &config::Tenant, engine: &mut Engine) -> Option<TenantId> {
         let id = self.put(tenant)?;
         engine.configure_tenant(id, share(tenant));
@@ -141,9 +140,9 @@ impl Tenants {
         networks: &mut Networks,
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
-        let known = self.get(&change.name).map(|(_, tenant)| tenant.clone());
+        let settings = self.get(&change.name).map(|(_, tenant)| tenant.clone());
         let unknown = || ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", change.name));
-        let mut tenant = known.ok_or_else(unknown)?;
+        let mut tenant = settings.ok_or_else(unknown)?;
         if let Some(meter) = change.meter {
             networks.meter_tenant(&change.name, meter, engine)?;
         }
@@ -181,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_nobodys() {
+    fn the_last_number_is_never_given() {
         let mut tenants = Tenants::default();
         let last = (0..MOST).map(|it| tenants.put(&config::Tenant::called(it.to_string()))).last().flatten();
         assert_eq!(last, Some(TenantId(u16::MAX - 1)));
         assert_eq!(tenants.put(&config::Tenant::called("more")), None);
-        assert_eq!(tenants.put(&config::Tenant::called("7")), Some(TenantId(7)), "who is here stays");
+        assert_eq!(tenants.put(&config::Tenant::called("7")), Some(TenantId(7)), "a tenant keeps its number");
     }
 }

@@ -25,13 +25,13 @@ use super::opener::{Done, Opener, Outcome};
 use softdpu_api::status::RequestCounts;
 use softdpu_site::{self as config, Backend, Bytes, Cache, Discard, EncryptedDiscard, Reconnect};
 
-/// How long a request waits for a server that may be away for ever: longer than anybody waits.
+/// How long a request waits for a server that may be away for ever: longer than any process runs.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The longest pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
 
-/// After this long an attempt counts as failed for everybody who waits. It is not given up: there is no other way to
+/// After this long an attempt counts as failed for all that wait for it. It is not given up: there is no other way to
 /// take back a thread, and a second attempt would hang where the first one does.
 const OPEN_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,7 +44,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// So many attempts are begun at once; those that take longer than [`SLOW`] make room for others.
 const MOST_AT_ONCE: usize = 64;
 
-/// What an attempt takes whose file system and server are well.
+/// How long an attempt takes if file system and server answer.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// The configured volumes.
@@ -79,8 +79,8 @@ enum Stage {
     Open(Arc<Volume>),
 }
 
-/// Where a volume is, for those who want to use it.
-pub(super) enum Stand<'a> {
+/// Whether a volume can be used.
+pub(super) enum Readiness<'a> {
     Opening,
     /// Not open, and why; it is tried again.
     Failing(&'a str),
@@ -125,11 +125,11 @@ fn not_grown(error: VolumeError) -> String {
 }
 
 impl Slot {
-    fn stand(&self) -> Stand<'_> {
+    fn readiness(&self) -> Readiness<'_> {
         match (&self.stage, &self.error) {
-            (Stage::Open(volume), _) => Stand::Open(volume),
-            (_, Some(reason)) => Stand::Failing(reason),
-            (_, None) => Stand::Opening,
+            (Stage::Open(volume), _) => Readiness::Open(volume),
+            (_, Some(reason)) => Readiness::Failing(reason),
+            (_, None) => Readiness::Opening,
         }
     }
 
@@ -167,13 +167,13 @@ impl Volumes {
     }
 
     /// Where the volume of that name is; none where there is no such volume.
-    pub(super) fn stand(&self, name: &str) -> Option<Stand<'_>> {
-        self.slots.get(name).map(Slot::stand)
+    pub(super) fn readiness(&self, name: &str) -> Option<Readiness<'_>> {
+        self.slots.get(name).map(Slot::readiness)
     }
 
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&config::Volume, Stand<'_>)> {
-        self.slots.values().map(|slot| (&slot.config, slot.stand()))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&config::Volume, Readiness<'_>)> {
+        self.slots.values().map(|slot| (&slot.config, slot.readiness()))
     }
 
     /// Keeps what a device did with a volume that is now removed.
@@ -190,7 +190,7 @@ impl Volumes {
 
     /// Whether none is being opened for the first time.
     pub(super) fn are_settled(&self) -> bool {
-        self.slots.values().all(|slot| !matches!(slot.stand(), Stand::Opening))
+        self.slots.values().all(|slot| !matches!(slot.readiness(), Readiness::Opening))
     }
 
     /// Takes one away, and has everything forgotten that is kept of it; what it was, if it was open.
@@ -212,10 +212,10 @@ impl Volumes {
     /// Why it cannot even begin.
     pub(super) fn grow(&mut self, name: &str, size: u64, asked: u64, now: Instant) -> Result<(), String> {
         let slot = self.slots.get_mut(name).ok_or_else(|| format!("there is no volume '{name}'"))?;
-        let volume = match slot.stand() {
-            Stand::Open(volume) => Arc::clone(volume),
-            Stand::Opening => return Err(format!("volume '{name}' is being opened: try again in a moment")),
-            Stand::Failing(reason) => return Err(reason.to_owned()),
+        let volume = match slot.readiness() {
+            Readiness::Open(volume) => Arc::clone(volume),
+            Readiness::Opening => return Err(format!("volume '{name}' is being opened: try again in a moment")),
+            Readiness::Failing(reason) => return Err(reason.to_owned()),
         };
         let serial = slot.serial;
         let task = move || {
@@ -291,7 +291,7 @@ impl Volumes {
         news.extend(slot.fails(reason));
     }
 
-    /// Whoever waits is not kept waiting for what does not end.
+    /// Answers calls and devices that have waited long enough for what does not end.
     fn judge(&mut self, now: Instant, news: &mut Vec<News>) {
         let mut refused = Vec::new();
         for slot in self.slots.values_mut() {
@@ -342,15 +342,15 @@ impl Volumes {
             let Some(slot) = self.slots.get_mut(&name) else { continue };
             let (spec, serial) = (spec(&slot.config), slot.serial);
             let broker = Arc::clone(&slot.broker) as Arc<dyn Broker>;
-            // A key file is opened by the supervisor, whose answer this very thread passes on.
-            let asks_nobody =
+            // A key file is opened by the supervisor, and this very thread passes its answer on.
+            let is_immediate =
                 spec.encryption.is_none() && matches!(spec.kind, VolumeKind::Null { .. } | VolumeKind::Memory { .. });
             let task = move || {
                 let volume = spec.name.clone();
                 let opened = Volume::open(spec, &broker).map_err(|error| error.to_string());
                 Outcome { volume, serial, done: Done::Opened(opened) }
             };
-            if asks_nobody {
+            if is_immediate {
                 self.ended(task(), now, news);
             } else if room > 0 {
                 room -= 1;

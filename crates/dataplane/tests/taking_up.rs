@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For what must not come.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// A device without a file, one whose file opens late, one whose file does not open.
+/// A device without a file, one with a file that opens late, one with a file that does not open.
 const SITE: &str = "
 [[volume]]
 name = \"null\"

@@ -225,7 +225,7 @@ fn a_serial_is_short_printable_ascii() {
 
 const GOLDEN: &str = include_str!("golden/block-state-v1.json");
 
-/// The device whose state the golden file holds.
+/// The device in the golden file's state.
 fn golden() -> Block {
     let block = block(|c| {
         c.block_size = 4096;

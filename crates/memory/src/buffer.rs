@@ -149,7 +149,7 @@ impl GuestBuffer {
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
         let mut done = 0;
         self.each(offset, to.len(), |base, len| {
-            // SAFETY: `each` yields ranges inside pinned pieces whose lengths sum to at most `to.len()`, so the target
+            // SAFETY: `each` yields ranges inside pinned pieces, of at most `to.len()` bytes in all, so the target
             // is inside `to`; guest memory and `to` cannot overlap, as `to` is an exclusive borrow of other memory.
             // Guest memory is only ever accessed through raw copies and atomics.
             unsafe { std::ptr::copy_nonoverlapping(base.cast_const(), to.as_mut_ptr().add(done), len) };

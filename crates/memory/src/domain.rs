@@ -64,7 +64,7 @@ pub struct Domain {
 #[derive(Debug, Default)]
 struct State {
     mappings: HashMap<MappingKey, Weak<Mapping>>,
-    /// Those whose file was cut short, and that are still held. They are zeroes: the file is mapped anew.
+    /// Those of files that were cut short, while they are still held. They are zeroes: the file is mapped anew.
     faulted: Vec<Weak<Mapping>>,
     /// The files (device, inode) that each member holds memory of.
     members: HashMap<u64, HashSet<(u64, u64)>>,

@@ -104,7 +104,7 @@ extern "C" fn handler(_signal: libc::c_int, info: *mut libc::siginfo_t, _context
 /// Replaces a mapping by zeroes that no core dump has. In signal context.
 ///
 /// # Safety
-/// The range is a mapping whose users copy, and bear that its bytes change.
+/// The users of the range only copy, and bear that its bytes change.
 unsafe fn map_zeroes(base: usize, len: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: as the caller promises.
@@ -139,7 +139,8 @@ unsafe fn map_sparse_file(base: usize, len: usize) -> bool {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::Arc;
 
     use crate::{GuestAddress, Mapping, Region, UserAddress, View};
 
@@ -156,16 +157,22 @@ mod tests {
         lines.find_map(|line| line.strip_prefix("VmFlags:")).expect("it is mapped").to_owned()
     }
 
-    #[test]
-    fn memory_of_others_is_in_no_core_dump_before_and_after_its_file_is_cut_short() {
-        super::catch_bus_errors();
+    /// 16 KiB of a file that the test can cut short, mapped, at guest address 0.
+    fn shared_file() -> (OwnedFd, Arc<Mapping>, Arc<View>) {
         let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 0x4000).unwrap();
         let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
+        let region = Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0);
+        (file, mapping, View::new(vec![region]).unwrap())
+    }
+
+    #[test]
+    fn memory_of_others_is_in_no_core_dump_before_and_after_its_file_is_cut_short() {
+        super::catch_bus_errors();
+        let (file, mapping, view) = shared_file();
         let is_dumped = || !vm_flags(mapping.base() as usize).split_whitespace().any(|flag| flag == "dd");
         assert!(!is_dumped());
         rustix::fs::ftruncate(&file, 0).unwrap();
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
         view.buffer(GuestAddress(0), 8).unwrap().write_at(0, &[7; 8]).unwrap();
         assert!(mapping.is_faulted());
         assert!(!is_dumped());
@@ -174,10 +181,7 @@ mod tests {
     /// Strict overcommit itself is a setting of the whole machine.
     #[test]
     fn zeroes_come_from_a_sparse_file_where_private_memory_is_refused() {
-        let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, 0x4000).unwrap();
-        let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
+        let (file, mapping, view) = shared_file();
         let buffer = view.buffer(GuestAddress(0x3000), 8).unwrap();
         buffer.write_at(0, &[7; 8]).unwrap();
         // SAFETY: memory that is reached by copies.
@@ -194,10 +198,7 @@ mod tests {
     #[test]
     fn a_shrunk_file_reads_as_zeroes_and_marks_its_mapping() {
         super::catch_bus_errors();
-        let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, 0x4000).unwrap();
-        let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
+        let (file, mapping, view) = shared_file();
         let buffer = view.buffer(GuestAddress(0x3000), 8).unwrap();
         buffer.write_at(0, &[7; 8]).unwrap();
         assert!(!mapping.is_faulted());

@@ -1,7 +1,7 @@
 //! Which file systems memory may come from.
 //!
-//! A touch of a mapped page that is not there waits for the file system, and a core waits with it. Who serves it is
-//! therefore who decides how long that takes: a program of the front end's (FUSE), a server somewhere (NFS, CIFS, 9p,
+//! A touch of a mapped page that is not there waits for the file system, and a core waits with it. What serves it
+//! decides how long that takes: a program of the front end's (FUSE), a server somewhere (NFS, CIFS, 9p,
 //! Ceph), or the kernel with this machine's memory and disks. Only the last are taken. What is stacked on another
 //! (overlayfs) is refused with the rest, as it says nothing about what is below.
 
@@ -38,13 +38,13 @@ const NAMED: [(u64, &str); 10] = [
     (0x5345434d, "secretmem"),
 ];
 
-/// Descriptors of no file, whose pseudo file systems tell them apart.
+/// Descriptors of no file, told apart by their pseudo file systems.
 const NO_FILE: [(u64, &str); 3] =
     [(0x534f434b, "socket"), (0x50495045, "pipe"), (0x09041934, "an anonymous inode such as an eventfd")];
 
 /// The page size of a file that memory may come from, bytes.
 ///
-/// Asked before anything else of the file: on most file systems that is answered without whoever serves them.
+/// Asked before anything else of the file: most file systems answer it without asking what serves them.
 pub(crate) fn page_size(fd: BorrowedFd<'_>, base: u64) -> Result<u64, MapError> {
     let system = rustix::fs::fstatfs(fd).map_err(|source| MapError::Os { call: "fstatfs", source })?;
     // The field's type has a sign on some machines; the numbers have 32 bits.

@@ -59,8 +59,8 @@ pub enum MapError {
     NotMemory(&'static str),
     /// Page faults on the file may wait for others than this machine's kernel.
     #[error(
-        "the file is on a file system ({name}, type {kind:#x}) whose page faults may wait for a program or a server, and \
-         would hold up a core; share a memfd, or a file on tmpfs, hugetlbfs, ext4, xfs or btrfs"
+        "the file is on a file system ({name}, type {kind:#x}): its page faults may wait for a program or a server, and \
+         hold up a core; share a memfd, or a file on tmpfs, hugetlbfs, ext4, xfs or btrfs"
     )]
     FileSystem {
         /// Its `f_type` (linux/magic.h).

@@ -16,7 +16,7 @@ pub struct Window {
     guest: GuestAddress,
 }
 
-// SAFETY: an address range whose words are only reachable as atomics; the view keeps it mapped.
+// SAFETY: an address range with words only reachable as atomics; the view keeps it mapped.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}

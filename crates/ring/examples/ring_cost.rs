@@ -156,7 +156,7 @@ fn measure_across(format: Format, shape: Shape, requests: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / requests as f64
 }
 
-/// Adds a request whose memory is that of `place`.
+/// Adds a request with the memory of `place`.
 fn add(driver: &mut Driver, shape: Shape, place: u64) -> Option<u16> {
     let base = 0x10_0000 + place * 0x3000;
     let pieces = [

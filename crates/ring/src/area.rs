@@ -11,7 +11,7 @@ use crate::layout::{DESCRIPTOR, Descriptor, EVENT, PackedDescriptor};
 use crate::sync::Word;
 use crate::{QueueError, RingAddresses};
 
-/// A window whose words are reached by offsets that the caller has proved.
+/// A window with words that are reached by offsets that the caller has proved.
 struct Area(Window);
 
 impl Area {
@@ -167,7 +167,7 @@ impl<const ENTRY: usize> SplitRing<ENTRY> {
     /// `used_event` or `avail_event`, with VIRTIO_F_EVENT_IDX; part of the last entry otherwise.
     #[inline(always)]
     pub fn event(&self) -> &AtomicU16 {
-        // SAFETY: the last two bytes of the area, whose length is even.
+        // SAFETY: the last two bytes of the area, which has an even length.
         unsafe { self.area.word(self.area.0.len() - 2) }
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     }
 }
 
-/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has
+/// Appends the chain of one descriptor with its memory in one piece, as most of networks are. False, and nothing has
 /// happened, for any other, and for what is wrong: [`Walk`] tells what.
 #[inline(always)]
 pub(crate) fn single(view: &Arc<View>, id: u16, addr: u64, len: u32, flags: u16, out: &mut impl Sink) -> bool {

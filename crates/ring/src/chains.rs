@@ -13,7 +13,7 @@ mod sealed {
     impl Sealed for super::Chains {}
 }
 
-/// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one,
+/// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, from which chains can be taken one by one,
 /// or [`Chains`], which uses theirs again.
 pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
     /// One more chain, pinned to `view`, with whatever was in it before.

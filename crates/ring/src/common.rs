@@ -66,13 +66,36 @@ impl Common {
         result
     }
 
-    /// Takes back what was taken into `out` from `start` on, none of which is recorded yet.
+    /// Goes on with another view, in which `find` finds the parts of the ring.
+    ///
+    /// # Errors
+    /// One is not there. The queue is broken then.
+    pub fn remap<P>(
+        &mut self,
+        view: &Arc<View>,
+        find: impl FnOnce(&Arc<View>, &RingAddresses, &QueueConfig) -> Result<P, QueueError>,
+    ) -> Result<P, QueueError> {
+        let view = view.replica();
+        let found = find(&view, &self.addresses, &self.config);
+        let parts = self.or_break(found)?;
+        self.view = view;
+        Ok(parts)
+    }
+
+    /// Takes back what was taken into `out` from `start` on, none of which is recorded yet. The queue is broken.
     #[cold]
     pub fn take_back(&mut self, out: &mut impl Sink, start: usize) {
         for chain in &out[start..] {
             self.flight[usize::from(chain.id)] = 0;
         }
+        self.abandon(out, start);
+    }
+
+    /// Gives up what was appended to `out` from `start` on. The queue is broken.
+    #[cold]
+    pub fn abandon(&mut self, out: &mut impl Sink, start: usize) {
         out.cut(start);
+        self.broken = true;
     }
 
     /// Takes a chain off those in flight. It was taken from `slot`, by the count of a queue that completes in order.

@@ -1,4 +1,4 @@
-//! What a queue is told when it starts, and what it hands out.
+//! The configuration of a queue, and what it hands out.
 
 use softdpu_memory::{GuestAddress, GuestBuffer, UserAddress};
 
@@ -27,7 +27,7 @@ pub struct QueueConfig {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC (virtio 1.3 §6).
     pub indirect: bool,
-    /// Chains with more descriptors than this (those of an indirect table included), or whose descriptors lie in more
+    /// Chains with more descriptors than this (those of an indirect table included), or in more
     /// pieces of memory (one that crosses from a region into the next is two), break the queue. At least 1.
     pub max_pieces: usize,
     /// Where writes to the used ring are reported to the dirty log: `log_guest_addr` of SET_VRING_ADDR where

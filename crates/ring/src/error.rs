@@ -46,7 +46,7 @@ pub enum QueueError {
         format: Format,
     },
     /// No chain would be short enough.
-    #[error("a queue whose chains may have no descriptor is of no use: max_pieces is 0")]
+    #[error("max_pieces is 0: no chain could have a descriptor")]
     NoPieces,
     /// A part of the ring is not in shared memory, crosses regions, or is not aligned.
     #[error("the {part} ({len:#x} bytes at {address:?}, aligned to {align}) is not inside one shared memory region")]

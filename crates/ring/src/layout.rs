@@ -47,20 +47,20 @@ pub(crate) trait Descriptor: Copy {
 }
 
 macro_rules! descriptor {
-    ($(#[$doc:meta])* $name:ident: $at12:ident, $at14:ident) => {
+    ($(#[$doc:meta])* $name:ident: $third:ident, $fourth:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub(crate) struct $name {
             pub addr: u64,
             pub len: u32,
-            pub $at12: u16,
-            pub $at14: u16,
+            pub $third: u16,
+            pub $fourth: u16,
         }
 
         impl Descriptor for $name {
             #[inline(always)]
             fn from_words(addr: u64, meta: u64) -> Self {
-                $name { addr, len: meta as u32, $at12: (meta >> 32) as u16, $at14: (meta >> 48) as u16 }
+                $name { addr, len: meta as u32, $third: (meta >> 32) as u16, $fourth: (meta >> 48) as u16 }
             }
 
             #[inline(always)]
@@ -70,7 +70,7 @@ macro_rules! descriptor {
 
             #[inline(always)]
             fn meta(self) -> u64 {
-                u64::from(self.len) | u64::from(self.$at12) << 32 | u64::from(self.$at14) << 48
+                u64::from(self.len) | u64::from(self.$third) << 32 | u64::from(self.$fourth) << 48
             }
         }
     };

@@ -25,7 +25,7 @@ const AHEAD: u16 = 64;
 /// Slots in a cache line of 64 bytes.
 const SLOTS_A_LINE: usize = 64 / DESCRIPTOR;
 
-/// Slots whose indirect tables are fetched ahead.
+/// Slots for which indirect tables are fetched ahead.
 const TABLES_AHEAD: u16 = 4;
 
 /// The flags that say, with the wrap counter, whether a descriptor is available or used: both change with it (virtio
@@ -170,18 +170,8 @@ impl PackedQueue {
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
-        let view = view.replica();
-        match Parts::new(&view, &self.common.addresses, self.common.config.size) {
-            Ok(parts) => {
-                self.parts = parts;
-                self.common.view = view;
-                Ok(())
-            }
-            Err(error) => {
-                self.common.broken = true;
-                Err(error)
-            }
-        }
+        self.parts = self.common.remap(view, |view, addresses, config| Parts::new(view, addresses, config.size))?;
+        Ok(())
     }
 
     pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
@@ -189,8 +179,7 @@ impl PackedQueue {
         let before = out.len();
         for recovered in &self.recovered {
             if let Err(error) = self.rewalk(recovered, out) {
-                out.cut(before);
-                self.common.broken = true;
+                self.common.abandon(out, before);
                 return Err(error);
             }
         }
@@ -217,7 +206,6 @@ impl PackedQueue {
         self.raw.clear();
         if let Err(error) = self.take(out, max) {
             self.common.take_back(out, start);
-            self.common.broken = true;
             return Err(error);
         }
         if let Some(records) = &mut self.records {
@@ -544,7 +532,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_is_told_when_the_slot_it_waits_for_is_used_also_across_the_wrap() {
+    fn a_driver_is_notified_when_the_slot_it_waits_for_is_used_also_across_the_wrap() {
         let at = |index, wrap| PackedIndex { index, wrap };
         let wants = |event: PackedIndex, old, new| {
             need_event(u32::from(event.to_bits()) | u32::from(EVENT_DESC) << 16, old, new, 8, true)

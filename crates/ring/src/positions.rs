@@ -109,7 +109,7 @@ impl InOrder {
         }
         let found = window.u64(HEAD_AT).load(Relaxed);
         let committed = match found {
-            // Killed before it was opened for the first time: the queue stands where it was to start.
+            // Killed before it was opened for the first time: the queue is where it was to start.
             0 => None,
             _ if found == head(format, size) => {
                 let word = window.u64(POSITION_AT).load(Relaxed);
@@ -124,7 +124,7 @@ impl InOrder {
         Ok((InOrder { window, replaced, order: vec![0; size.into()].into() }, committed))
     }
 
-    /// The queue stands at `position`: the first commit of a queue, or of a process.
+    /// The queue is at `position`: the first commit of a queue, or of a process.
     pub fn start(&self, format: Format, position: u16) {
         self.completing(position, position);
         publish(self.window.u64(HEAD_AT), head(format, self.order.len() as u16));
@@ -200,7 +200,7 @@ mod tests {
         let mapping = Mapping::heap(Positions::bytes(Format::Packed, 5));
         let open = || Positions::new(Window::of_mapping(mapping.clone()));
         let (mut record, committed) = InOrder::open(open(), Format::Packed, 5, true).unwrap();
-        assert_eq!(committed, None, "nobody has used it");
+        assert_eq!(committed, None, "it was never used");
         record.start(Format::Packed, 0x8000);
         record.taken(4, 3, Some(0x1122_3344_5566_7788));
         record.completing(0x8003, 0x0001);

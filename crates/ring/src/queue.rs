@@ -149,7 +149,7 @@ impl Queue {
         if self.in_flight() == 0 {
             each!(self, queue => {
                 if let Some(records) = &queue.records {
-                    records.retire();
+                    records.region.retire();
                 }
             });
         }
@@ -183,7 +183,7 @@ impl Queue {
 
     /// Whether the front end truncated the file of the in-flight records: they no longer outlive this process.
     pub fn records_are_faulted(&self) -> bool {
-        each!(self, queue => queue.records.as_ref().is_some_and(|records| records.is_faulted()))
+        each!(self, queue => queue.records.as_ref().is_some_and(|records| records.region.is_faulted()))
     }
 
     /// Makes it inert: what the device does when a request shows that its driver cannot be trusted with the queue.

@@ -14,12 +14,12 @@ use crate::common::{Common, Start};
 use crate::inflight::SplitRecords;
 use crate::layout::{INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, SplitDescriptor, need_event};
 use crate::sync::{observe, publish, publish_then_read};
-use crate::{Chain, Format, InflightRecords, Position, QueueError, Sink, Used};
+use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
-/// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
+/// Heads that are read, and their descriptors fetched, before the first of them is looked into.
 const AHEAD: usize = 16;
 
-/// Chains whose indirect tables are fetched ahead of the one that is looked into.
+/// Chains for which indirect tables are fetched ahead of the one that is looked into.
 const TABLES_AHEAD: usize = 4;
 
 /// Used entries that are fetched for writing when requests are taken.
@@ -33,12 +33,27 @@ struct Guess {
     last: usize,
 }
 
-/// A split queue.
-pub struct SplitQueue {
-    pub(crate) common: Common,
+/// The three parts of the ring.
+struct Parts {
     descriptors: Descriptors,
     available: AvailableRing,
     used: UsedRing,
+}
+
+impl Parts {
+    fn new(view: &Arc<View>, addresses: &RingAddresses, config: &QueueConfig) -> Result<Self, QueueError> {
+        Ok(Parts {
+            descriptors: Descriptors::new(view, addresses, config.size)?,
+            available: AvailableRing::new(view, addresses, config.size, config.event_idx)?,
+            used: UsedRing::new(view, addresses, config.size, config.event_idx)?,
+        })
+    }
+}
+
+/// A split queue.
+pub struct SplitQueue {
+    pub(crate) common: Common,
+    parts: Parts,
     last_avail: u16,
     used_idx: u16,
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
@@ -55,10 +70,8 @@ impl SplitQueue {
         let Position::Split { mut last_avail } = position else {
             return Err(QueueError::Position { position, format: Format::Split, size });
         };
-        let descriptors = Descriptors::new(view, &addresses, size)?;
-        let available = AvailableRing::new(view, &addresses, size, config.event_idx)?;
-        let used = UsedRing::new(view, &addresses, size, config.event_idx)?;
-        let used_idx = used.idx().load(Relaxed);
+        let parts = Parts::new(view, &addresses, &config)?;
+        let used_idx = parts.used.idx().load(Relaxed);
         let mut recovered = Vec::new();
         let records = match records {
             None => None,
@@ -77,38 +90,12 @@ impl SplitQueue {
             common.flight[usize::from(*head)] = 1;
         }
         common.in_flight = recovered.len() as u16;
-        Ok(SplitQueue {
-            common,
-            descriptors,
-            available,
-            used,
-            last_avail,
-            used_idx,
-            recovered,
-            records,
-            guess: Guess::default(),
-        })
+        Ok(SplitQueue { common, parts, last_avail, used_idx, recovered, records, guess: Guess::default() })
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
-        let view = view.replica();
-        let size = self.common.config.size;
-        let parts = Descriptors::new(&view, &self.common.addresses, size).and_then(|descriptors| {
-            let available = AvailableRing::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
-            let used = UsedRing::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
-            Ok((descriptors, available, used))
-        });
-        match parts {
-            Ok(parts) => {
-                (self.descriptors, self.available, self.used) = parts;
-                self.common.view = view;
-                Ok(())
-            }
-            Err(error) => {
-                self.common.broken = true;
-                Err(error)
-            }
-        }
+        self.parts = self.common.remap(view, Parts::new)?;
+        Ok(())
     }
 
     pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
@@ -119,8 +106,7 @@ impl SplitQueue {
             match self.walk(head, out) {
                 Ok(slots) => self.common.flight[usize::from(head)] = slots,
                 Err(error) => {
-                    out.cut(before);
-                    self.common.broken = true;
+                    self.common.abandon(out, before);
                     return Err(error);
                 }
             }
@@ -136,7 +122,7 @@ impl SplitQueue {
         if !self.recovered.is_empty() {
             self.resubmit(out)?;
         }
-        let found = observe(self.available.idx());
+        let found = observe(self.parts.available.idx());
         let ready = found.wrapping_sub(self.last_avail);
         if ready == 0 {
             return Ok(out.len() - before);
@@ -150,7 +136,6 @@ impl SplitQueue {
         };
         if let Err(error) = taken {
             self.common.take_back(out, start);
-            self.common.broken = true;
             return Err(error);
         }
         let taken = out.len() - start;
@@ -173,13 +158,13 @@ impl SplitQueue {
     #[inline]
     fn fetch_ahead(&self, ready: u16) {
         if ready == 1 {
-            self.descriptors.prefetch(self.guess.head);
+            self.parts.descriptors.prefetch(self.guess.head);
             prefetch::read(self.guess.first as *const u8);
             prefetch::write(self.guess.last as *const u8);
         }
-        self.used.prefetch_index();
+        self.parts.used.prefetch_index();
         for entry in (0..ready.min(USED_AHEAD)).step_by(UsedRing::ENTRIES_A_LINE) {
-            self.used.prefetch_entry(self.used_idx.wrapping_add(entry));
+            self.parts.used.prefetch_entry(self.used_idx.wrapping_add(entry));
         }
     }
 
@@ -203,11 +188,11 @@ impl SplitQueue {
             let heads = &mut heads[..batch];
             let first = index;
             for head in &mut *heads {
-                *head = self.available.entry(index).load(Relaxed);
+                *head = self.parts.available.entry(index).load(Relaxed);
                 if *head >= size {
                     return Err(QueueError::HeadOutOfRange { slot: index & (size - 1), head: *head, size });
                 }
-                self.descriptors.prefetch(*head);
+                self.parts.descriptors.prefetch(*head);
                 index = index.wrapping_add(1);
             }
             if let Some(in_order) = &mut self.common.in_order {
@@ -236,7 +221,7 @@ impl SplitQueue {
             if *slots != 0 {
                 return Err(QueueError::InFlight { id: *head });
             }
-            let descriptor: SplitDescriptor = self.descriptors.read(*head);
+            let descriptor: SplitDescriptor = self.parts.descriptors.read(*head);
             // Nothing is kept of what this has read if it is another: that is read anew.
             if !single(view, *head, descriptor.addr, descriptor.len, descriptor.flags, out) {
                 return Ok(at);
@@ -253,7 +238,7 @@ impl SplitQueue {
             if self.common.has_tables
                 && let Some(soon) = heads.get(at + TABLES_AHEAD)
             {
-                let descriptor: SplitDescriptor = self.descriptors.read(*soon);
+                let descriptor: SplitDescriptor = self.parts.descriptors.read(*soon);
                 prefetch_table(&self.common.view, descriptor.addr, descriptor.flags);
             }
             if self.common.flight[usize::from(*head)] != 0 {
@@ -274,7 +259,7 @@ impl SplitQueue {
     #[inline(always)]
     fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
         let size = self.common.config.size;
-        let first: SplitDescriptor = self.descriptors.read(head);
+        let first: SplitDescriptor = self.parts.descriptors.read(head);
         // Nothing is kept of what this has read if it is another: that is read anew.
         if single(&self.common.view, head, first.addr, first.len, first.flags, out) {
             return Ok(1);
@@ -283,7 +268,7 @@ impl SplitQueue {
         let mut index = head;
         let mut slots = 0u16;
         loop {
-            let descriptor: SplitDescriptor = self.descriptors.read(index);
+            let descriptor: SplitDescriptor = self.parts.descriptors.read(index);
             let flags = descriptor.flags;
             self.common.has_tables |= flags & INDIRECT != 0;
             slots += 1;
@@ -319,8 +304,8 @@ impl SplitQueue {
         }
         let mut new = old;
         for used in done {
-            publish(self.used.id(new), u32::from(used.id));
-            publish(self.used.len(new), used.written);
+            publish(self.parts.used.id(new), u32::from(used.id));
+            publish(self.parts.used.len(new), used.written);
             new = new.wrapping_add(1);
         }
         self.log_entries(old, done.len());
@@ -329,8 +314,8 @@ impl SplitQueue {
         // Whether the driver wants a notification is read after the index is visible, or one that goes to sleep in
         // between is never woken.
         let event_idx = self.common.config.event_idx;
-        let asked = if event_idx { self.available.event() } else { self.available.flags() };
-        let asked = publish_then_read(self.used.idx(), new, asked);
+        let asked = if event_idx { self.parts.available.event() } else { self.parts.available.flags() };
+        let asked = publish_then_read(self.parts.used.idx(), new, asked);
         self.log(2, 2);
         if let Some(records) = &self.records {
             records.completed(done, new);
@@ -372,11 +357,11 @@ impl SplitQueue {
     pub(crate) fn arm(&mut self) -> Result<bool, QueueError> {
         self.common.usable()?;
         let found = if self.common.config.event_idx {
-            let found = publish_then_read(self.used.event(), self.last_avail, self.available.idx());
-            self.log(self.used.event_offset(), 2);
+            let found = publish_then_read(self.parts.used.event(), self.last_avail, self.parts.available.idx());
+            self.log(self.parts.used.event_offset(), 2);
             found
         } else {
-            let found = publish_then_read(self.used.flags(), 0, self.available.idx());
+            let found = publish_then_read(self.parts.used.flags(), 0, self.parts.available.idx());
             self.log(0, 2);
             found
         };
@@ -386,14 +371,15 @@ impl SplitQueue {
     pub(crate) fn disarm(&mut self) {
         // With EVENT_IDX the event that was asked for is in the past as soon as something is taken; nothing to write.
         if !self.common.broken && !self.common.config.event_idx {
-            publish(self.used.flags(), NO_NOTIFY);
+            publish(self.parts.used.flags(), NO_NOTIFY);
             self.log(0, 2);
         }
     }
 
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.common.broken && (self.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
+        !self.common.broken
+            && (self.parts.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
     }
 
     pub(crate) fn position(&self) -> Position {

@@ -95,7 +95,7 @@ fn sleep_and_wake(sleep: fn(&Shared, u16, &Shared) -> u16, wake: fn(&Shared, u16
         };
         let seen = sleep(&event, 0, &index);
         producer.join().unwrap();
-        assert!(seen == 1 || kicked.load(Ordering::Acquire), "asleep, with work, and nobody wakes it");
+        assert!(seen == 1 || kicked.load(Ordering::Acquire), "asleep, with work, and not woken");
     });
 }
 
@@ -105,7 +105,7 @@ fn a_side_that_goes_to_sleep_is_woken_or_sees_the_work() {
 }
 
 #[test]
-#[should_panic(expected = "nobody wakes it")]
+#[should_panic(expected = "not woken")]
 fn without_the_barrier_it_would_sleep_for_ever() {
     fn no_barrier(word: &Shared, value: u16, other: &Shared) -> u16 {
         publish(word, value);

@@ -142,7 +142,7 @@ impl IoContext {
         epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|e| VolumeError::Ring(e.into()))
     }
 
-    /// The links of all NBD attachments, for `each` to look at; then what epoll waits for is brought up to date.
+    /// Polls the links of all NBD attachments by `each`; then what epoll waits for is brought up to date.
     fn for_links(&mut self, mut each: impl FnMut(&NbdLink, &Arc<Mailbox>)) {
         let Some(mailbox) = &self.mailbox else { return };
         for attached in self.attached.iter_mut().flatten() {
@@ -409,8 +409,8 @@ impl IoContext {
             + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
     }
 
-    /// Gives up outstanding requests whose token `matches`, and adds their tokens to `given_up`: they will not be in
-    /// any `done`, and no late answer touches their guest's memory through us. Returns at once.
+    /// Gives up the outstanding requests that `matches` selects by token, and adds their tokens to `given_up`: they
+    /// will not be in any `done`, and no late answer touches their guest's memory through us. Returns at once.
     ///
     /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of
     /// its guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.

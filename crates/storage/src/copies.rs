@@ -12,7 +12,7 @@ use softdpu_memory::GuestBuffer;
 use crate::volume::Backing;
 use crate::{Done, IoError, Request, Volume};
 
-/// The most bytes a core copies before it looks at anything else: some 50 µs, page faults included.
+/// The most bytes a core copies before it does anything else: some 50 µs, page faults included.
 pub(crate) const STEP: u64 = 256 << 10;
 
 struct MemoryCopy {

@@ -58,7 +58,7 @@ impl Memory {
         Arc::clone(&self.whole.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does `len` bytes of a request whose range was checked against the volume's size, from `done` bytes into it on.
+    /// Does `len` bytes of a request, within the volume's size as checked before, from `done` bytes into it on.
     /// `whole` is the caller's copy, made anew where the volume has grown beyond it.
     #[inline]
     pub(crate) fn run(

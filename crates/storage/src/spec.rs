@@ -16,7 +16,7 @@ pub struct VolumeSpec {
     /// Refuse everything that would change it.
     #[serde(default)]
     pub read_only: bool,
-    /// Logical block size a guest is told: a power of two, 512 to 65536.
+    /// Logical block size in the configuration space: a power of two, 512 to 65536.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
     /// Every write is on stable storage before it completes.
@@ -26,7 +26,7 @@ pub struct VolumeSpec {
     /// those that want it alone.
     #[serde(default)]
     pub shared: bool,
-    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1.
+    /// Requests that its back end is to have at once from a core, of all tenants with volumes there; at least 1.
     /// None: what is usual for that back end. It bounds nothing here: the scheduler keeps to it.
     #[serde(default)]
     pub depth: Option<u32>,

@@ -82,7 +82,7 @@ pub struct ErrorCounts {
     /// Requests that were sent a second time after a connection was lost.
     pub replayed: u64,
     /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its
-    /// cache, those writes are lost, and their driver is not told.
+    /// cache, those writes are lost, and their driver does not learn of it.
     #[serde(default)]
     pub unflushed: u64,
     /// Requests given up while in flight, because their queue was stopped.

@@ -33,7 +33,7 @@ fn spec(place: &Place, sector_size: u32) -> VolumeSpec {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| b"what nobody else may read. "[at % 27]).collect()
+    (0..len).map(|at| b"what no other party reads. "[at % 27]).collect()
 }
 
 fn holds(haystack: &[u8], needle: &[u8]) -> bool {
@@ -78,7 +78,7 @@ fn what_is_on_disk_is_what_another_implementation_encrypts() {
         core.op(BlockOp::WriteZeroes { unmap: true }, 64 << 10, 64 << 10).unwrap();
         core.op(BlockOp::Flush, 0, 0).unwrap();
         let file = std::fs::read(&place.image).unwrap();
-        assert!(!holds(&file, b"nobody else") && !holds(&file[..MIB as usize], &[0; 64]), "plaintext on disk");
+        assert!(!holds(&file, b"no other party") && !holds(&file[..MIB as usize], &[0; 64]), "plaintext on disk");
         let Some(plain) = decrypted_by_openssl(&place, sector, data.len()) else {
             return softdpu_testing::skip(
                 "encryption against another implementation",
@@ -113,7 +113,7 @@ fn another_key_reads_noise_and_nothing_breaks() {
     write_key(&place.key, 2..66);
     let mut core = Core::with(open_free(spec(&place, 512)));
     let noise = core.read(0, data.len()).unwrap();
-    assert!(noise != data && !holds(&noise, b"nobody else"));
+    assert!(noise != data && !holds(&noise, b"no other party"));
     core.write(4096, &data[..4096]).unwrap();
     assert!(core.read(4096, 4096).unwrap() == data[..4096]);
     assert_eq!(core.volume.status().errors, ErrorCounts::default());

@@ -157,11 +157,11 @@ fn a_shared_volume_keeps_out_our_own_dead_process_and_nobody_elses() {
     let other = Volume::open(shared(), &others).unwrap();
     assert_eq!(other.activate().unwrap(), Activation::Active, "another daemon's or host's");
     let alone = Volume::open(spec(&image), &others).unwrap();
-    assert!(matches!(alone.activate().unwrap(), Activation::Busy { .. }), "one who wants it alone");
+    assert!(matches!(alone.activate().unwrap(), Activation::Busy { .. }), "one that wants it alone");
     drop(dead);
     assert_eq!(successor.activate().unwrap(), Activation::Active);
     drop((successor, other));
     assert_eq!(alone.activate().unwrap(), Activation::Active);
     let late = Volume::open(shared(), &ours).unwrap();
-    assert!(matches!(late.activate().unwrap(), Activation::Busy { .. }), "who has it alone");
+    assert!(matches!(late.activate().unwrap(), Activation::Busy { .. }), "one that has it alone");
 }

@@ -1,4 +1,4 @@
-//! NBD volumes against servers nobody here wrote: nbdkit and qemu-nbd.
+//! NBD volumes against servers of others: nbdkit and qemu-nbd.
 
 mod common;
 
@@ -336,7 +336,7 @@ fn abandoned_requests_are_given_up_at_once_though_the_server_hangs() {
     assert!(done.is_empty());
     let mut bytes = vec![0; 4096];
     guest.read_at(0, &mut bytes).unwrap();
-    assert_eq!(bytes[512..], [0x55; 4096 - 512], "the late answer went to nobody's memory");
+    assert_eq!(bytes[512..], [0x55; 4096 - 512], "the late answer did not go to guest memory");
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn qcow2_with_snapshot_and_clone_through_qemu_nbd() {
 #[test]
 fn tcp_works_too() {
     let (_folder, socket) = folder();
-    // A free port; between here and the server's start somebody could take it, which would fail the test loudly.
+    // A free port; until the server starts another program could take it, which would fail the test loudly.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let pid = socket.to_str().unwrap();
     let args = ["-f", "--exit-with-parent", "-P", pid, "-i", "127.0.0.1", "-p", &port, "memory", "8M"];

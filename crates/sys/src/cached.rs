@@ -34,7 +34,7 @@ pub fn read<M: IoMemory>(
         None => &vecs[..],
     };
     // SAFETY: IoVec is laid out as iovec; the pieces are mapped and writable while `memory` lives, which is borrowed
-    // until the call has returned, and nobody holds a reference to their bytes (IoMemory).
+    // until the call has returned, and no reference to their bytes exists (IoMemory).
     let got = unsafe {
         libc::preadv2(file.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as libc::c_int, at, libc::RWF_NOWAIT)
     };

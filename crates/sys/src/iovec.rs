@@ -5,7 +5,7 @@
 #[derive(Clone, Copy)]
 pub struct IoVec(libc::iovec);
 
-// SAFETY: an IoVec is an address and a length; whoever dereferences it answers for what is there.
+// SAFETY: an IoVec is an address and a length; the code that dereferences it answers for what is there.
 unsafe impl Send for IoVec {}
 // SAFETY: as above; it has no interior mutability.
 unsafe impl Sync for IoVec {}
@@ -43,7 +43,7 @@ impl std::fmt::Debug for IoVec {
 /// # Safety
 ///
 /// Every piece that [`iovecs`](IoMemory::iovecs) returns stays mapped, readable and writable for as long as the value
-/// lives, also when the value is moved to another place or thread; nobody in this process holds a Rust reference to
+/// lives, also when the value is moved to another place or thread; no code of this process holds a Rust reference to
 /// those bytes.
 pub unsafe trait IoMemory: Send {
     /// The pieces, in the order of the data.

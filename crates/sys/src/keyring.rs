@@ -23,11 +23,11 @@ pub fn read_user_key(name: &str, most: usize) -> io::Result<Zeroizing<Vec<u8>>> 
     }
     let mut payload = Zeroizing::new(vec![0; most]);
     let read = libc::c_long::from(libc::KEYCTL_READ);
-    // SAFETY: the buffer has `most` bytes and is ours alone; the kernel writes no more than it is told.
+    // SAFETY: the buffer has `most` bytes and is ours alone; the kernel writes no more than `most` bytes.
     let len = unsafe { libc::syscall(libc::SYS_keyctl, read, serial, payload.as_mut_ptr(), most) };
     let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
     if len > most {
-        // What is told is the key's length, however much of it was copied.
+        // The result is the key's length, however much of it was copied.
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     payload.truncate(len);

@@ -1,4 +1,4 @@
-//! Large tables of cache lines, zeroed, whose memory the kernel gives page by page as lines are first touched.
+//! Large tables of cache lines, zeroed. The kernel gives their memory page by page as lines are first touched.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -76,7 +76,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; whoever had lines in it is gone. An error would mean that it was not
+        // SAFETY: made by mmap with this length; what had lines in it is gone. An error would mean that it was not
         // mapped, which leaves nothing to do.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.len) };
     }
@@ -100,7 +100,7 @@ impl Mapping {
         // SAFETY: `skip` is less than HUGE, by which the mapping is longer than its bytes.
         let base = unsafe { mapping.mapped.add(skip) };
         if is_huge {
-            // SAFETY: inside the mapping, whose contents the advice does not change. A kernel without it leaves small
+            // SAFETY: inside the mapping; the advice does not change its contents. A kernel without it leaves small
             // pages.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes.next_multiple_of(HUGE), Advice::LinuxHugepage) };
         }
@@ -153,7 +153,7 @@ impl<L: CacheLine> Deref for Lines<L> {
 
     #[inline(always)]
     fn deref(&self) -> &[L] {
-        // SAFETY: `count` lines of the mapping that are nobody else's, zeroed by the kernel (any bits are a line);
+        // SAFETY: `count` lines of the mapping that only this value has, zeroed by the kernel (any bits are a line);
         // borrowed as `self` is.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }

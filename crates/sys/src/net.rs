@@ -74,8 +74,8 @@ pub fn receive<M: IoMemory>(fd: BorrowedFd<'_>, memory: &M, skip: u64, len: usiz
     let mut message = Message::new();
     message.push_memory(memory.iovecs(), skip, len);
     let mut header = message.header();
-    // SAFETY: the header points to `message`, its vectors to pieces of `memory`, which is borrowed for the call and
-    // whose bytes nobody has a Rust reference to (IoMemory).
+    // SAFETY: the header points to `message`, its vectors to pieces of `memory`, which is borrowed for the call;
+    // no Rust reference to their bytes exists (IoMemory).
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }

@@ -1,8 +1,8 @@
 //! Signals to event counters (eventfd) of other processes, which never wait.
 //!
-//! Whoever passes an eventfd keeps its open file description, and with it the flags and the counter: it can clear
-//! O_NONBLOCK and fill the counter whenever it likes, and a `write` then waits for as long as it likes. No check before
-//! the write changes that, nor does io_uring's, which looks at the same flag and then calls the same function.
+//! The process that passes an eventfd keeps its open file description, and with it the flags and the counter: it can
+//! clear O_NONBLOCK and fill the counter whenever it likes, and a `write` then waits for as long as it likes. No check
+//! before the write changes that, nor does io_uring's, which looks at the same flag and then calls the same function.
 //!
 //! The kernel's own way of signalling an eventfd does not wait: it leaves a full counter as it is and looks at no flag.
 //! It is what happens when an asynchronous request ends that names an eventfd (io_submit(2), IOCB_FLAG_RESFD). So a
@@ -160,7 +160,7 @@ fn result(returned: libc::c_long) -> Result<usize, Errno> {
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and nobody uses it after this. Nothing is in flight.
+        // SAFETY: the context is ours and not used after this. Nothing is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

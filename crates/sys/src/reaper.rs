@@ -198,8 +198,8 @@ mod tests {
 
     use super::*;
 
-    /// A value whose drop says so.
-    struct Told(mpsc::Sender<std::thread::ThreadId>);
+    /// A value that reports its drop.
+    struct ReportsDrop(mpsc::Sender<std::thread::ThreadId>);
 
     impl Drop for Told {
         fn drop(&mut self) {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// A socket whose close waits for its peer, for 30 s, and that peer.
+    /// A socket that waits for its peer when it is closed, for 30 s, and that peer.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");

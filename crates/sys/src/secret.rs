@@ -78,7 +78,7 @@ impl<T> Secret<T> {
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after this; the mapping is ours and ends once.
+        // SAFETY: it is not used after this; the mapping is ours and ends once.
         unsafe {
             self.wipe();
             let _ = munmap(self.at.as_ptr().cast(), self.len);

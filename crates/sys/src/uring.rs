@@ -111,14 +111,14 @@ struct Place {
     in_flight: u32,
 }
 
-/// An io_uring whose operations own memory of type `M` and carry a `T`.
+/// An io_uring with operations that own memory of type `M` and carry a `T`.
 pub struct Ring<M: IoMemory, T> {
     ring: IoUring,
     /// Never moved while operations are in flight: iovec arrays and inline pieces live in here.
     slots: Box<[Slot<M, T>]>,
     free: Vec<u32>,
     files: Vec<Place>,
-    /// Cancellations whose completion has not been seen.
+    /// Cancellations without a completion so far.
     cancellations: usize,
 }
 

@@ -19,7 +19,7 @@ pub enum Checksum {
     },
 }
 
-/// A frame that stands for several.
+/// A frame to be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
     /// How it is cut up.

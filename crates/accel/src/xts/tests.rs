@@ -10,7 +10,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 const KEY_1: &str = "2718281828459045235360287471352662497757247093699959574966967627";
 const KEY_2: &str = "3141592653589793238462643383279502884197169399375105820974944592";
 
-/// A vector of IEEE 1619-2018 annex B whose data unit has 512 bytes: 00 to ff, twice. The ciphertext's first 32 and
+/// A vector of IEEE 1619-2018 annex B with a data unit of 512 bytes: 00 to ff, twice. The ciphertext's first 32 and
 /// last 16 bytes stand for it.
 fn vector(key_bytes: usize, number: u64, first: &str, last: &str) {
     let key = [&bytes(KEY_1)[..key_bytes / 2], &bytes(KEY_2)[..key_bytes / 2]].concat();

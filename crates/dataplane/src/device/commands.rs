@@ -1,4 +1,4 @@
-//! The session's commands, carried out with the engine. One whose effect has to reach cores first is
+//! The session's commands, carried out with the engine. One that has to reach cores first is
 //! [awaited](Awaited); until then the connection takes no further message, which the supervisor sees to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,7 +10,7 @@ use softdpu_memory::GuestAddress;
 use softdpu_transport::vhost_user::{Ack, Command, CommandId, QueueChange, QueueIndex, QueueStart, ResetCause};
 
 use super::{Device, Host};
-use crate::connection::{Awaited, End, Run, Started};
+use crate::connection::{Awaited, End, QueueState, Started};
 use crate::model::Model;
 use crate::rings;
 use softdpu_link::LinkError;
@@ -52,11 +52,11 @@ impl Device {
                     Err(reason) => return Some(Ack::Failed(reason)),
                 };
                 match connection.queues.get_mut(&index) {
-                    Some(Run::Running(started) | Run::Broken(started)) => {
+                    Some(QueueState::Running(started) | QueueState::Broken(started)) => {
                         let key = started.key;
                         return self.await_updates(id, [(key, update)], host);
                     }
-                    Some(Run::Waiting(waiting)) => {
+                    Some(QueueState::Waiting(waiting)) => {
                         if let QueueChange::Log(log) = &change {
                             // Its ring is made already.
                             waiting.ring.set_log_used(log.map(GuestAddress));
@@ -64,7 +64,7 @@ impl Device {
                         apply(&mut waiting.start, change);
                         Ack::Done
                     }
-                    Some(Run::Failed { .. }) | None => Ack::Done,
+                    Some(QueueState::Failed { .. }) | None => Ack::Done,
                 }
             }
             Command::QueueStop(index) => {
@@ -128,8 +128,8 @@ impl Device {
     fn spread_view(&mut self, id: CommandId, broken: Vec<QueueIndex>, host: &mut Host<'_>) -> Option<Ack> {
         let connection = self.connection.as_mut()?;
         let view = connection.tracked();
-        for run in connection.queues.values_mut() {
-            if let Run::Waiting(waiting) = run
+        for state in connection.queues.values_mut() {
+            if let QueueState::Waiting(waiting) = state
                 && let Err(error) = waiting.ring.remap(&view)
             {
                 tracing::warn!(device = %self.name, %error, "queue lost its memory before it started");
@@ -178,16 +178,16 @@ impl Device {
         let Some(connection) = &mut self.connection else { return };
         for index in indexes {
             match connection.queues.remove(index) {
-                Some(run @ (Run::Running(Started { key, .. }) | Run::Broken(Started { key, .. }))) => {
-                    connection.queues.insert(*index, run);
+                Some(state @ (QueueState::Running(Started { key, .. }) | QueueState::Broken(Started { key, .. }))) => {
+                    connection.queues.insert(*index, state);
                     if host.engine.stop_queue(key, patience).is_ok() {
                         awaited.stops.insert(key, *index);
                     }
                 }
-                Some(Run::Waiting(mut waiting)) => {
+                Some(QueueState::Waiting(mut waiting)) => {
                     awaited.bases.insert(*index, rings::base_of(waiting.ring.retire()));
                 }
-                Some(Run::Failed { base }) => {
+                Some(QueueState::Failed { base }) => {
                     awaited.bases.insert(*index, base);
                 }
                 None => {}
@@ -230,8 +230,8 @@ impl Device {
             }
             FromCore::Broken { key, reason } => {
                 if let Some(index) = connection.queue_of(*key) {
-                    if let Some(Run::Running(started)) = connection.queues.remove(&index) {
-                        connection.set_run(index, Run::Broken(started));
+                    if let Some(QueueState::Running(started)) = connection.queues.remove(&index) {
+                        connection.set_state(index, QueueState::Broken(started));
                     }
                     self.trouble = Some(format!("queue {index}: {reason}"));
                 }

@@ -1,4 +1,4 @@
-//! The messages of the front end: given to the session, and what it wants carried out.
+//! The messages of the front end: given to the session, and the session's actions carried out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Device {
         }
     }
 
-    /// Carries out what the session wants; answers the supervisor when nothing is awaited any more.
+    /// Carries out the session's actions; answers the supervisor when nothing is awaited any more.
     pub(super) fn act(&mut self, actions: Vec<Action>, host: &mut Host<'_>) -> Result<(), LinkError> {
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {

@@ -3,8 +3,8 @@
 //! The session says what to do ([`Command`](softdpu_transport::vhost_user::Command)), `commands` does it with the
 //! engine and the queues, and acknowledges.
 //!
-//! A device is there before its volume is. A front end that comes meanwhile is held: nothing it says is answered until
-//! the volume is open, and it is let go with the reason when the volume turns out to fail. One that was connected
+//! A device is there before its volume is. A front end that comes meanwhile is held: none of its messages is answered
+//! until the volume is open, and it is let go with the reason when the volume turns out to fail. One that was connected
 //! before this process began is kept whatever happens: its session says enough of the volume to go on with, and its
 //! queues start when the volume is open.
 
@@ -41,7 +41,7 @@ pub(super) struct Host<'a> {
     pub placements: &'a Placements,
 }
 
-/// What the supervisor says about a device's connections, in its order.
+/// The supervisor's events of a device's connections, in their order.
 pub(super) enum Event {
     Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, SharedFd> },
     Message { connection: ConnectionId, header: [u8; HEADER_SIZE], payload: Vec<u8>, fds: Vec<(LinkFd, ReapedFd)> },
@@ -76,7 +76,7 @@ pub(super) struct Device {
     pub tenant: TenantId,
     pub domain: Arc<Domain>,
     pub backing: Backing,
-    /// A disk's is made when its volume is open, or of what a session says of it. There is no connection without.
+    /// A disk's is made when its volume is open, or from the geometry in a session. There is no connection without.
     pub(super) model: Option<Model>,
     pub counters: Vec<Arc<QueueCounters>>,
     pub connection: Option<Connection>,
@@ -90,18 +90,24 @@ pub(super) struct Device {
     later: VecDeque<Event>,
 }
 
+/// A fence that another process has.
+struct Busy {
+    since: Instant,
+    is_reported: bool,
+}
+
 /// When to ask for a fence again. A dead process's I/O mostly ends at once; what does not, or cannot be asked for, is
 /// not worth a core.
 struct FenceRetry {
     at: Instant,
     pause: Duration,
-    /// Since when somebody else has it, and whether that was told.
-    busy: Option<(Instant, bool)>,
+    /// While another process has it.
+    busy: Option<Busy>,
 }
 
 impl FenceRetry {
     const FIRST_PAUSE: Duration = Duration::from_millis(1);
-    /// While somebody else has it.
+    /// While another process has it.
     const WHILE_BUSY: Duration = Duration::from_millis(50);
     /// While it cannot be asked for.
     const WHILE_FAILING: Duration = Duration::from_secs(2);
@@ -112,13 +118,13 @@ impl FenceRetry {
         FenceRetry { at: Instant::now(), pause: Self::FIRST_PAUSE, busy: None }
     }
 
-    /// Somebody else has it. Whether that is to be told: once, when it has been so for too long.
+    /// Another process has it. Whether that is to be reported: once, when it has been so for too long.
     fn busy(&mut self, now: Instant) -> bool {
-        let (since, told) = self.busy.get_or_insert((now, false));
-        let tell = !*told && now.saturating_duration_since(*since) > Self::BUSY_TOO_LONG;
-        *told |= tell;
+        let busy = self.busy.get_or_insert(Busy { since: now, is_reported: false });
+        let report = !busy.is_reported && now.saturating_duration_since(busy.since) > Self::BUSY_TOO_LONG;
+        busy.is_reported |= report;
         self.put_off(now, Self::WHILE_BUSY);
-        tell
+        report
     }
 
     fn put_off(&mut self, now: Instant, most: Duration) {
@@ -149,7 +155,7 @@ impl Device {
         }
     }
 
-    /// Its volume is open: whoever waits for it goes on.
+    /// Its volume is open: front ends that wait for it go on.
     pub(super) fn opened(&mut self, volume: Arc<Volume>, host: &mut Host<'_>) -> Result<(), LinkError> {
         let disk = match self.make_disk(Geometry::of(&volume)) {
             Ok(disk) => disk,
@@ -313,7 +319,7 @@ impl Device {
         host.wire.send(&Up::Attached { connection: id }, Vec::new())
     }
 
-    /// The volume may have grown since the driver was last told.
+    /// The volume may have grown since the driver last read its capacity.
     fn tell_size(&mut self) {
         let (Some(volume), Some(disk)) = (self.volume(), self.model.as_ref().and_then(Model::disk)) else { return };
         let size = volume.size();
@@ -332,7 +338,7 @@ impl Device {
         }
     }
 
-    /// Whether the device can go: nobody is connected.
+    /// Whether the device can go: no front end is connected.
     pub(super) fn is_idle(&self) -> bool {
         self.connection.is_none() && self.later.is_empty()
     }
@@ -364,12 +370,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_that_stays_busy_is_told_once() {
+    fn a_fence_that_stays_busy_is_reported_once() {
         let start = Instant::now();
         let mut fence = FenceRetry::now();
-        let told: Vec<bool> =
+        let reported: Vec<bool> =
             [0, 1000, 2000, 2001, 2050, 9000].map(|ms| fence.busy(start + Duration::from_millis(ms))).to_vec();
-        assert_eq!(told, [false, false, false, true, false, false]);
+        assert_eq!(reported, [false, false, false, true, false, false]);
         fence = FenceRetry::now();
         assert!(!fence.busy(start + Duration::from_secs(60)), "the next wait begins anew");
     }

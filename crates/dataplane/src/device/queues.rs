@@ -9,7 +9,7 @@ use softdpu_storage::{Activation, Volume};
 use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
 
 use super::{Backing, Device, FenceRetry, Host};
-use crate::connection::{Awaited, End, Run, Started, WaitingQueue};
+use crate::connection::{Awaited, End, QueueState, Started, WaitingQueue};
 use crate::model::Model;
 use crate::rings;
 
@@ -27,12 +27,12 @@ impl Device {
                 let waiting = WaitingQueue { start, ring };
                 // It starts when the supervisor has the session that says so: a queue that had served before could not
                 // be told from a fresh one after a kill.
-                connection.queues.insert(index, Run::Waiting(Box::new(waiting)));
+                connection.queues.insert(index, QueueState::Waiting(Box::new(waiting)));
                 self.fence = FenceRetry::now();
             }
             Err(reason) => {
                 // The ring's content is the driver's, not the message's: the queue is broken, the connection goes on.
-                connection.set_run(index, Run::Failed { base });
+                connection.set_state(index, QueueState::Failed { base });
                 connection.signal_error(error, host.engine);
                 self.trouble = Some(format!("queue {index}: {reason}"));
                 tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
@@ -49,7 +49,7 @@ impl Device {
     }
 
     fn has_waiting(&self) -> bool {
-        self.connection.as_ref().is_some_and(|c| c.queues.values().any(|run| matches!(run, Run::Waiting(_))))
+        self.connection.as_ref().is_some_and(|c| c.queues.values().any(|state| matches!(state, QueueState::Waiting(_))))
     }
 
     /// Starts what waits, if the volume is ours by now.
@@ -96,20 +96,20 @@ impl Device {
         while let Some((index, waiting)) = self.take_waiting(&wanted) {
             let (base, error) = (waiting.start.base, waiting.start.err);
             let (size, format) = (waiting.start.size, waiting.start.format);
-            let run = match self.start_now(index, waiting, volume, host) {
-                Ok(key) => Run::Running(Started { key, size, format }),
+            let state = match self.start_now(index, waiting, volume, host) {
+                Ok(key) => QueueState::Running(Started { key, size, format }),
                 Err(reason) => {
                     tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
                     self.trouble = Some(format!("queue {index}: {reason}"));
-                    Run::Failed { base }
+                    QueueState::Failed { base }
                 }
             };
             let Some(current) = &mut self.connection else { return };
-            let failed = matches!(run, Run::Failed { .. });
+            let failed = matches!(state, QueueState::Failed { .. });
             if failed {
                 current.signal_error(error, host.engine);
             }
-            current.set_run(index, run);
+            current.set_state(index, state);
             if !failed && !current.needs_reset() {
                 self.trouble = None;
             }
@@ -118,12 +118,13 @@ impl Device {
 
     fn take_waiting(&mut self, wanted: impl Fn(QueueIndex) -> bool) -> Option<(QueueIndex, WaitingQueue)> {
         let queues = &mut self.connection.as_mut()?.queues;
-        let waits =
-            |(index, run): (&QueueIndex, &Run)| (matches!(run, Run::Waiting(_)) && wanted(*index)).then_some(*index);
+        let waits = |(index, state): (&QueueIndex, &QueueState)| {
+            (matches!(state, QueueState::Waiting(_)) && wanted(*index)).then_some(*index)
+        };
         let index = queues.iter().find_map(waits)?;
         match queues.remove(&index)? {
-            Run::Waiting(waiting) => Some((index, *waiting)),
-            Run::Running(_) | Run::Broken(_) | Run::Failed { .. } => None,
+            QueueState::Waiting(waiting) => Some((index, *waiting)),
+            QueueState::Running(_) | QueueState::Broken(_) | QueueState::Failed { .. } => None,
         }
     }
 
@@ -132,7 +133,7 @@ impl Device {
         while let Some((index, mut waiting)) = self.take_waiting(|_| true) {
             let base = rings::base_of(waiting.ring.retire());
             if let Some(connection) = &mut self.connection {
-                connection.set_run(index, Run::Failed { base });
+                connection.set_state(index, QueueState::Failed { base });
             }
         }
     }
@@ -181,7 +182,7 @@ impl Device {
         host.placements.core(cpu)
     }
 
-    /// The queues that a new memory table left without their rings are broken, and everybody who looks is told.
+    /// The queues that a new memory table left without their rings are broken; log, status and the front end say so.
     pub(super) fn lose_queues(&mut self, awaited: &Awaited, host: &mut Host<'_>) {
         let End::Broken(indexes) = &awaited.end else { return };
         for (index, base) in indexes.iter().filter_map(|index| Some((*index, *awaited.bases.get(index)?))) {
@@ -194,7 +195,7 @@ impl Device {
         let reason = "its rings are not in the memory that the front end shares now";
         tracing::warn!(device = %self.name, queue = index.0, reason, "queue broken by its front end");
         self.trouble = Some(format!("queue {index}: {reason}"));
-        connection.set_run(index, Run::Failed { base });
+        connection.set_state(index, QueueState::Failed { base });
         connection.signal_error(connection.session.error_descriptor(index), host.engine);
     }
 
@@ -206,8 +207,8 @@ impl Device {
     /// The running queue of that index.
     pub(crate) fn queue(&self, index: u16) -> Option<QueueKey> {
         match self.connection.as_ref()?.queues.get(&QueueIndex(index))? {
-            Run::Running(started) | Run::Broken(started) => Some(started.key),
-            Run::Waiting(_) | Run::Failed { .. } => None,
+            QueueState::Running(started) | QueueState::Broken(started) => Some(started.key),
+            QueueState::Waiting(_) | QueueState::Failed { .. } => None,
         }
     }
 }

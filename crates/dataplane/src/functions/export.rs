@@ -7,7 +7,7 @@ use softdpu_functions::ipfix::{Exporter, Instant};
 use softdpu_functions::monitor::FlowRecord;
 use softdpu_sys::clock;
 
-/// Whom records are sent to, and as what.
+/// Where records are sent, and as what.
 pub(super) struct Export {
     pub(super) collector: SocketAddr,
     domain: Option<u32>,

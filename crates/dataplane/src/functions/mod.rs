@@ -1,13 +1,13 @@
-//! Functions of the site: what cores have to do, what they say, and where that goes.
+//! Functions of the site: what cores have to do, what they report, and where that goes.
 //!
 //! ```text
 //!   function.add ─▶ known ─ an interface has it ─▶ cores ──▶ FunctionBox ──▶ thread ──▶ IPFIX over UDP
 //!                     ▲                              │                         └──────▶ what `status` shows
-//!                     └── no interface has it ◀──────┘ what it has not said yet is said
+//!                     └── no interface has it ◀──────┘ what is left is reported
 //! ```
 //!
-//! Cores have an instance of a function while an interface has it. A change is made when all cores go by it, and what
-//! those that went had to say was read: then the call is answered.
+//! Cores have an instance of a function while an interface has it. A change is made when all cores go by it, and
+//! the last reports of those that went were read: then the call is answered.
 
 mod export;
 mod state;
@@ -26,25 +26,25 @@ use softdpu_engine::{Engine, FunctionBox, FunctionChange, FunctionId, FunctionOu
 use softdpu_functions::FunctionSpec;
 use softdpu_vpc::PortId;
 
-use self::state::{Kind, State, prepare};
+use self::state::{FunctionState, KindState, prepare};
 use softdpu_api::status::FunctionStatus;
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
-/// How long the thread waits for cores, at most: then it looks whether it is to end.
+/// How long the thread waits for cores, at most: then it checks whether it is to end.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How long cores have to go by a change, and the thread to read what they say of it: a round is far shorter.
+/// How long cores have to go by a change, and the thread to read their reports: a round is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
 
-/// What whoever asked for a change is told where one does not.
+/// The error of a change that a core has not taken up in time.
 const LATE: &str =
     "a core has not gone on with the changed functions within a second: until it does, it goes by those before";
 
 /// The functions of this data plane.
 #[derive(Default)]
 pub(super) struct Functions {
-    known: Vec<Known>,
+    all: Vec<Function>,
     /// Ports that have any.
     ports: BTreeMap<u32, Attached>,
     /// The number of the next function, which none had before.
@@ -58,10 +58,10 @@ pub(super) struct Functions {
     is_late: Cell<bool>,
 }
 
-type States = BTreeMap<u32, State>;
+type States = BTreeMap<u32, FunctionState>;
 
 /// A function, as cores are to have it.
-struct Known {
+struct Function {
     number: u32,
     config: config::Function,
     spec: FunctionSpec,
@@ -72,7 +72,7 @@ struct Known {
     lost: Arc<AtomicU64>,
 }
 
-impl Known {
+impl Function {
     /// It, to be given to cores.
     fn incarnation(&mut self) -> NewFunction {
         let id = FunctionId { function: self.number, incarnation: self.incarnations };
@@ -104,19 +104,19 @@ impl Functions {
     /// One more, which no interface has yet.
     pub fn insert(&mut self, config: &config::Function, engine: &Engine) -> Result<(), ApiError> {
         let name = &config.name;
-        if self.known.iter().any(|known| known.config.name == *name) {
+        if self.all.iter().any(|one| one.config.name == *name) {
             return Err(ApiError::new(ErrorCode::Exists, format!("there is a function '{name}' already")));
         }
         let (spec, kind) = prepare(config, None).map_err(|error| wrong(name, &error))?;
         self.open(engine).map_err(|error| ApiError::new(ErrorCode::Failed, format!("function '{name}': {error}")))?;
         let (number, lost) = (self.next, Arc::default());
         self.next += 1;
-        lock(&self.states).insert(number, State::new(config, kind, Arc::clone(&lost)));
-        self.known.push(Known { number, config: config.clone(), spec, incarnations: 0, slot: None, lost });
+        lock(&self.states).insert(number, FunctionState::new(config, kind, Arc::clone(&lost)));
+        self.all.push(Function { number, config: config.clone(), spec, incarnations: 0, slot: None, lost });
         Ok(())
     }
 
-    /// Has what cores say be read.
+    /// Starts the thread that reads what cores report.
     fn open(&mut self, engine: &Engine) -> std::io::Result<()> {
         if self.outlet.is_some() {
             return Ok(());
@@ -138,11 +138,11 @@ impl Functions {
     /// Without the function called `name`, which no interface has.
     pub fn remove(&mut self, name: &str) -> Result<(), ApiError> {
         let at = self.find(name)?;
-        let number = self.known[at].number;
+        let number = self.all[at].number;
         if self.ports.values().any(|port| port.functions.contains(&number)) {
             return Err(ApiError::new(ErrorCode::Busy, format!("interfaces have function '{name}'")));
         }
-        self.known.remove(at);
+        self.all.remove(at);
         lock(&self.states).remove(&number);
         Ok(())
     }
@@ -150,10 +150,10 @@ impl Functions {
     /// Other settings of a function, by which all cores go when this returns.
     pub fn set(&mut self, change: &config::FunctionChange, engine: &Engine) -> Result<(), ApiError> {
         let at = self.find(&change.name)?;
-        let known = &mut self.known[at];
-        let config = config::Function { kind: change.kind.clone(), ..known.config.clone() };
-        if config.kind.name() != known.config.kind.name() {
-            let (is, other) = (known.config.kind.name(), config.kind.name());
+        let one = &mut self.all[at];
+        let config = config::Function { kind: change.kind.clone(), ..one.config.clone() };
+        if config.kind.name() != one.config.kind.name() {
+            let (is, other) = (one.config.kind.name(), config.kind.name());
             return Err(ApiError::new(
                 ErrorCode::Refused,
                 format!("function '{}' is of kind {is}, not {other}", change.name),
@@ -161,13 +161,13 @@ impl Functions {
         }
         {
             let mut states = lock(&self.states);
-            let Some(state) = states.get_mut(&known.number) else { return Ok(()) };
+            let Some(state) = states.get_mut(&one.number) else { return Ok(()) };
             let (spec, kind) = prepare(&config, Some(&state.kind)).map_err(|error| wrong(&change.name, &error))?;
-            state.replace(&config, kind, known.incarnations);
-            (known.spec, known.config) = (spec, config);
+            state.replace(&config, kind, one.incarnations);
+            (one.spec, one.config) = (spec, config);
         }
-        let (number, slot) = (known.number, known.slot);
-        let function = slot.map(|slot| (slot, Some(known.incarnation())));
+        let (number, slot) = (one.number, one.slot);
+        let function = slot.map(|slot| (slot, Some(one.incarnation())));
         self.switch(engine, FunctionChange { functions: function.into_iter().collect(), ports: Vec::new() }, true);
         if let Some(state) = lock(&self.states).get_mut(&number) {
             state.settle();
@@ -183,20 +183,20 @@ impl Functions {
     pub fn attach(&mut self, engine: &Engine, port: PortId, vni: u32, names: &[String]) -> Result<(), String> {
         let number = |name: &String| {
             let known = self.find(name).map_err(|_| format!("there is no function '{name}' in the running node"))?;
-            Ok::<u32, String>(self.known[known].number)
+            Ok::<u32, String>(self.all[known].number)
         };
         let functions: Vec<u32> = names.iter().map(number).collect::<Result<_, _>>()?;
         let before = self.ports.remove(&port.0).map(|attached| attached.functions).unwrap_or_default();
         if functions.is_empty() && before.is_empty() {
             return Ok(());
         }
-        // Whoever had the number of the port before.
+        // Another device may have had the number of the port before.
         self.firewalls(functions.iter().filter(|number| !before.contains(number)), |rules| rules.attach(port.0));
         if !functions.is_empty() {
             self.ports.insert(port.0, Attached { vni, functions: functions.clone() });
         }
         let mut change = FunctionChange { functions: self.install(), ports: Vec::new() };
-        let slot = |number: &u32| self.known.iter().find(|known| known.number == *number)?.slot;
+        let slot = |number: &u32| self.all.iter().find(|one| one.number == *number)?.slot;
         change.ports.push((port, vni, functions.iter().filter_map(slot).collect()));
         self.switch(engine, change, !before.is_empty());
         self.firewalls(before.iter().filter(|number| !functions.contains(number)), |rules| rules.detach(port.0));
@@ -212,20 +212,20 @@ impl Functions {
 
     /// Which functions cores are to have that they have not, and the other way round.
     fn install(&mut self) -> Vec<(usize, Option<NewFunction>)> {
-        let Functions { known, ports, .. } = self;
+        let Functions { all, ports, .. } = self;
         let is_used = |number: u32| ports.values().any(|port| port.functions.contains(&number));
-        let gone = known.iter_mut().filter(|known| known.slot.is_some() && !is_used(known.number));
-        let mut changes: Vec<_> = gone.filter_map(|known| Some((known.slot.take()?, None))).collect();
-        while let Some(at) = known.iter().position(|known| known.slot.is_none() && is_used(known.number)) {
-            let is_free = |slot: &usize| known.iter().all(|known| known.slot != Some(*slot));
+        let gone = all.iter_mut().filter(|one| one.slot.is_some() && !is_used(one.number));
+        let mut changes: Vec<_> = gone.filter_map(|one| Some((one.slot.take()?, None))).collect();
+        while let Some(at) = all.iter().position(|one| one.slot.is_none() && is_used(one.number)) {
+            let is_free = |slot: &usize| all.iter().all(|one| one.slot != Some(*slot));
             let slot = (0..).find(is_free).unwrap_or_default();
-            known[at].slot = Some(slot);
-            changes.push((slot, Some(known[at].incarnation())));
+            all[at].slot = Some(slot);
+            changes.push((slot, Some(all[at].incarnation())));
         }
         changes
     }
 
-    /// What is to be said of the changes since this was asked last, although they are made.
+    /// A warning about the changes since the last call, although they are made.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.is_late.take().then_some(LATE)
     }
@@ -248,25 +248,25 @@ impl Functions {
     ) {
         let states = lock(&self.states);
         for state in numbers.filter_map(|number| states.get(number)) {
-            if let Kind::Firewall(rules) = &state.kind {
+            if let KindState::Firewall(rules) = &state.kind {
                 tell(rules);
             }
         }
     }
 
     fn find(&self, name: &str) -> Result<usize, ApiError> {
-        let at = self.known.iter().position(|known| known.config.name == name);
+        let at = self.all.iter().position(|one| one.config.name == name);
         at.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no function '{name}'")))
     }
 
     /// For `status`; `users` tells the devices that have a function.
     pub fn statuses(&self, users: impl Fn(&str) -> Vec<String>) -> Vec<FunctionStatus> {
         let states = lock(&self.states);
-        let status = |known: &Known| {
-            let state = states.get(&known.number)?;
-            Some(state.status(&known.config, users(&known.config.name)))
+        let status = |one: &Function| {
+            let state = states.get(&one.number)?;
+            Some(state.status(&one.config, users(&one.config.name)))
         };
-        self.known.iter().filter_map(status).collect()
+        self.all.iter().filter_map(status).collect()
     }
 
     /// Exports what there is. The cores have ended.
@@ -288,7 +288,7 @@ fn lock(states: &Mutex<States>) -> MutexGuard<'_, States> {
     states.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until a core has said something.
+/// Waits until a core has reported something.
 fn wait(inbox: &FunctionBox) {
     if inbox.prepare_wait() {
         // EINTR is a wake-up like any other.
@@ -297,7 +297,7 @@ fn wait(inbox: &FunctionBox) {
     }
 }
 
-/// Takes what cores have said.
+/// Takes what cores have reported.
 fn take(inbox: &FunctionBox, states: &Mutex<States>) {
     while let Some(report) = inbox.take() {
         if let Some(state) = lock(states).get_mut(&report.id.function) {

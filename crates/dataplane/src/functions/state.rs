@@ -1,4 +1,4 @@
-//! What is known of a function beside the cores: what they have said of it, what it counted however often it changed,
+//! What is kept of a function outside the cores: their reports, what it counted however often it changed,
 //! and where its records go.
 
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use softdpu_api::status::{AnalyticsStatus, FirewallStatus, FunctionStatus, Monit
 use softdpu_api::status::{TopItem, TopStatus, WindowStatus};
 use softdpu_site::{self as config, Direction, FunctionKind};
 
-/// What is known of a function.
-pub(super) struct State {
-    pub(super) kind: Kind,
+/// What is kept of a function.
+pub(super) struct FunctionState {
+    pub(super) kind: KindState,
     /// The first incarnation that has these settings.
     since: u32,
-    /// Until the last of those before has said what it has.
+    /// Until the last of those before has sent its last report.
     former: Option<Former>,
     /// A firewall's rules, in words.
     rules: Vec<String>,
@@ -36,7 +36,8 @@ pub(super) struct State {
     lost: Arc<AtomicU64>,
 }
 
-pub(super) enum Kind {
+/// What is kept of a function by its kind.
+pub(super) enum KindState {
     Monitor(Export),
     Analytics { config: config::AnalyticsSettings, windows: Windows },
     Firewall(Arc<Rules>),
@@ -51,16 +52,19 @@ struct Former {
     rules: Vec<Option<usize>>,
 }
 
-/// What cores said of the last windows of an analysis, by their numbers.
+/// Reports of cores on the last windows of an analysis, by their numbers.
 type Windows = BTreeMap<u64, Vec<WindowReport>>;
 
-/// How long after the end of a window the last core has said what it saw: they do so ten times a second, also those
-/// that sleep; a busy one looks after it between a thousand rounds.
+/// How long after the end of a window the last core has reported it: they do so ten times a second, also those that
+/// sleep; a busy one checks for it every thousand rounds.
 const LATE: u64 = 600_000_000;
 
 /// What cores do for a function, and what is kept of it here.
 /// `before`: what was kept of it until now.
-pub(super) fn prepare(config: &config::Function, before: Option<&Kind>) -> Result<(FunctionSpec, Kind), String> {
+pub(super) fn prepare(
+    config: &config::Function,
+    before: Option<&KindState>,
+) -> Result<(FunctionSpec, KindState), String> {
     Ok(match &config.kind {
         FunctionKind::Monitor(monitor) => {
             let spec = MonitorSpec {
@@ -68,7 +72,7 @@ pub(super) fn prepare(config: &config::Function, before: Option<&Kind>) -> Resul
                 idle: monitor.idle_timeout.nanos(),
                 flows: monitor.flows as usize,
             };
-            (FunctionSpec::Monitor(spec), Kind::Monitor(Export::new(monitor.collector, monitor.domain)))
+            (FunctionSpec::Monitor(spec), KindState::Monitor(Export::new(monitor.collector, monitor.domain)))
         }
         FunctionKind::Analytics(analytics) => {
             let dimension =
@@ -83,7 +87,7 @@ pub(super) fn prepare(config: &config::Function, before: Option<&Kind>) -> Resul
                 window: analytics.window.nanos(),
                 entries: analytics.entries.into(),
             };
-            (FunctionSpec::Analytics(spec), Kind::Analytics { config: analytics.clone(), windows: Windows::new() })
+            (FunctionSpec::Analytics(spec), KindState::Analytics { config: analytics.clone(), windows: Windows::new() })
         }
         FunctionKind::Firewall(firewall) => {
             let rule = |one: &config::FirewallRule| {
@@ -100,11 +104,11 @@ pub(super) fn prepare(config: &config::Function, before: Option<&Kind>) -> Resul
                 connections: firewall.stateful.then_some(firewall.connections as usize),
             };
             let rules = match before {
-                Some(Kind::Firewall(before)) => before.succeed(&spec),
+                Some(KindState::Firewall(before)) => before.succeed(&spec),
                 _ => Rules::build(&spec),
             };
             let rules = Arc::new(rules.map_err(|error| error.to_string())?);
-            (FunctionSpec::Firewall(Arc::clone(&rules)), Kind::Firewall(rules))
+            (FunctionSpec::Firewall(Arc::clone(&rules)), KindState::Firewall(rules))
         }
     })
 }
@@ -117,24 +121,24 @@ fn texts(config: &config::Function) -> Vec<String> {
     }
 }
 
-impl Kind {
+impl KindState {
     /// Nothing was counted.
     fn nothing(&self, rules: usize) -> Counts {
         match self {
-            Kind::Monitor(_) => Counts::Monitor(MonitorCounts::default()),
-            Kind::Analytics { .. } => Counts::Analytics(AnalyticsCounts::default()),
-            Kind::Firewall(_) => {
+            KindState::Monitor(_) => Counts::Monitor(MonitorCounts::default()),
+            KindState::Analytics { .. } => Counts::Analytics(AnalyticsCounts::default()),
+            KindState::Firewall(_) => {
                 Counts::Firewall(FirewallCounts { rules: vec![Tally::default(); rules], ..FirewallCounts::default() })
             }
         }
     }
 }
 
-impl State {
+impl FunctionState {
     /// Of a function that no core has had yet.
-    pub(super) fn new(config: &config::Function, kind: Kind, lost: Arc<AtomicU64>) -> State {
+    pub(super) fn new(config: &config::Function, kind: KindState, lost: Arc<AtomicU64>) -> FunctionState {
         let rules = texts(config);
-        State {
+        FunctionState {
             before: kind.nothing(rules.len()),
             kind,
             since: 0,
@@ -148,7 +152,7 @@ impl State {
 
     /// It has other settings from this incarnation on. What was counted goes on, also by those of a firewall's rules
     /// that stay.
-    pub(super) fn replace(&mut self, config: &config::Function, kind: Kind, since: u32) {
+    pub(super) fn replace(&mut self, config: &config::Function, kind: KindState, since: u32) {
         let rules = texts(config);
         let place = |text: &String| rules.iter().position(|other| other == text);
         let moved: Vec<Option<usize>> = self.rules.iter().map(place).collect();
@@ -157,20 +161,20 @@ impl State {
         let mut export = None;
         match (&mut self.kind, kind) {
             // The collector is to see one stream of records.
-            (Kind::Monitor(old), Kind::Monitor(new)) if old.is_same(&new) => {}
-            (Kind::Monitor(old), Kind::Monitor(new)) => export = Some(std::mem::replace(old, new)),
+            (KindState::Monitor(old), KindState::Monitor(new)) if old.is_same(&new) => {}
+            (KindState::Monitor(old), KindState::Monitor(new)) => export = Some(std::mem::replace(old, new)),
             (old, new) => *old = new,
         }
         self.former = Some(Former { since: self.since, export, rules: moved });
         (self.since, self.rules, self.before) = (since, rules, before);
     }
 
-    /// All that its former incarnations have to say was said.
+    /// All reports of its former incarnations were taken.
     pub(super) fn settle(&mut self) {
         self.former = None;
     }
 
-    /// What a core says of it.
+    /// Takes a report of a core.
     pub(super) fn take(&mut self, report: FunctionReport) {
         let FunctionReport { id, core, outputs, is_last, .. } = report;
         let is_former = id.incarnation < self.since;
@@ -183,11 +187,11 @@ impl State {
                     self.before = before;
                 }
                 (Output::Counts(counts), _) => drop(self.counts.insert((id.incarnation, core), counts)),
-                (Output::Flows(records), Kind::Monitor(export)) => {
+                (Output::Flows(records), KindState::Monitor(export)) => {
                     let former = self.former.as_mut().and_then(|former| former.export.as_mut());
                     former.filter(|_| is_former).unwrap_or(export).send(&records, &mut self.sent);
                 }
-                (Output::Window(report), Kind::Analytics { config, windows }) if !is_former => {
+                (Output::Window(report), KindState::Analytics { config, windows }) if !is_former => {
                     windows.entry(report.window).or_default().push(report);
                     if let Some(whole) = whole(windows, config.window.nanos(), clock::now()) {
                         *windows = windows.split_off(&whole);
@@ -201,7 +205,7 @@ impl State {
     /// Which its rules are now that an incarnation had; None: the same.
     fn moved(&self, incarnation: u32) -> Option<&[Option<usize>]> {
         let is_former = incarnation < self.since;
-        // Of rules before the former ones nobody knows.
+        // Rules before the former ones are forgotten.
         let former = || self.former.as_ref().filter(|it| incarnation >= it.since).map_or(&[][..], |it| &it.rules);
         is_former.then(former)
     }
@@ -218,11 +222,15 @@ impl State {
     pub(super) fn status(&self, config: &config::Function, devices: Vec<String>) -> FunctionStatus {
         let mut status = FunctionStatus { devices, lost: self.lost.load(Relaxed), ..FunctionStatus::declared(config) };
         match (&self.kind, self.totals()) {
-            (Kind::Monitor(export), Counts::Monitor(counts)) => status.monitor = Some(self.monitor(export, &counts)),
-            (Kind::Analytics { config, windows }, Counts::Analytics(counts)) => {
-                status.analytics = Some(State::analytics(config, windows, &counts));
+            (KindState::Monitor(export), Counts::Monitor(counts)) => {
+                status.monitor = Some(self.monitor(export, &counts))
             }
-            (Kind::Firewall(rules), Counts::Firewall(counts)) => status.firewall = Some(self.firewall(rules, &counts)),
+            (KindState::Analytics { config, windows }, Counts::Analytics(counts)) => {
+                status.analytics = Some(FunctionState::analytics(config, windows, &counts));
+            }
+            (KindState::Firewall(rules), Counts::Firewall(counts)) => {
+                status.firewall = Some(self.firewall(rules, &counts))
+            }
             // A function keeps its kind.
             _ => {}
         }
@@ -343,7 +351,7 @@ fn describe(rule: &config::FirewallRule) -> String {
     text
 }
 
-/// The last of the windows of so many nanoseconds of which every core has said what it saw, at `now`.
+/// The last of the windows of so many nanoseconds that every core has reported at `now`.
 fn whole(windows: &Windows, length: u64, now: u64) -> Option<u64> {
     let is_whole = |number: &&u64| (**number + 1).saturating_mul(length).saturating_add(LATE) <= now;
     windows.keys().rev().find(is_whole).copied()

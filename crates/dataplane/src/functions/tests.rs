@@ -56,7 +56,7 @@ fn names(names: &[&str]) -> Vec<String> {
 fn cores_have_a_function_while_a_port_has_it() {
     let (engine, collector) = (engine(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut functions = Functions::start(&[monitor("a", &collector), monitor("b", &collector)], &engine);
-    let slots = |functions: &Functions| functions.known.iter().map(|known| known.slot).collect::<Vec<_>>();
+    let slots = |functions: &Functions| functions.all.iter().map(|one| one.slot).collect::<Vec<_>>();
     assert_eq!(slots(&functions), [None, None]);
     functions.attach(&engine, PortId(3), 1, &names(&["b"])).unwrap();
     functions.attach(&engine, PortId(4), 1, &names(&["b", "a"])).unwrap();
@@ -65,7 +65,7 @@ fn cores_have_a_function_while_a_port_has_it() {
     functions.detach(&engine, PortId(4));
     assert_eq!(slots(&functions), [None, Some(0)]);
     functions.remove("a").unwrap();
-    // Its place is taken by who comes next, in the same change in which another goes.
+    // Its place is taken by the next one, in the same change in which another goes.
     functions.insert(&monitor("c", &collector), &engine).unwrap();
     functions.attach(&engine, PortId(3), 1, &names(&["c"])).unwrap();
     assert_eq!(slots(&functions), [None, Some(0)]);
@@ -87,7 +87,7 @@ fn a_function_keeps_its_name_and_kind() {
     functions.finish();
 }
 
-/// What a core has counted of a firewall with two rules, as an incarnation says it.
+/// What a core has counted of a firewall with two rules, as an incarnation reports it.
 fn counts(incarnation: u32, is_last: bool, rules: [u64; 2]) -> FunctionReport {
     use softdpu_functions::firewall::{FirewallCounts, Tally};
     use softdpu_functions::{Counts, Output};
@@ -115,7 +115,7 @@ fn counts_of_rules_that_stay_go_on_and_no_report_is_counted_twice() {
     state.take(counts(0, false, [3, 4]));
     let (_, kind) = prepare(&firewall(&[22, 443]), Some(&state.kind)).unwrap();
     state.replace(&firewall(&[22, 443]), kind, 1);
-    // The core has gone on with the new rules, and then says the last of the old ones.
+    // The core has gone on with the new rules, and then sends the last report of the old ones.
     state.take(counts(1, false, [10, 20]));
     let expected = |ssh, https, default| {
         let rule = |port: u16, count: u64| (format!("{port} allow tcp to port {port}"), count);

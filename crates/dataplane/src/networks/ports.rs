@@ -36,7 +36,7 @@ impl Networks {
         }
     }
 
-    /// Attaches a device; an interface's model, if it is one for a guest. A TAP whose interface cannot be made has a
+    /// Attaches a device; an interface's model, if it is one for a guest. A TAP that cannot be made has a
     /// port all the same where devices [wait](Self::wait) for the others: it is tried again.
     pub(crate) fn add(
         &mut self,
@@ -179,7 +179,7 @@ impl Networks {
         ports.chain(underlay)
     }
 
-    /// The devices whose frames pass the function called `name`.
+    /// The devices with frames that pass the function called `name`.
     pub(crate) fn users_of(&self, name: &str) -> Vec<String> {
         let uses = |port: &Attached| port.settings.functions.iter().any(|used| used == name);
         self.ports.iter().filter(|(_, port)| uses(port)).map(|(device, _)| device.clone()).collect()

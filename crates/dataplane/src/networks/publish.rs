@@ -14,7 +14,7 @@ use softdpu_site as config;
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
 
-/// What whoever asked for a change is told where one has not.
+/// The error of a change that a core has not taken up in time.
 pub(super) const LATE: &str =
     "a core has not gone on with the changed networks within a second: until it does, it forwards as before";
 
@@ -24,7 +24,7 @@ impl Networks {
         self.tables.as_deref()
     }
 
-    /// What is to be said of the changes since this was asked last, although they are made.
+    /// A warning about the changes since the last call, although they are made.
     pub(crate) fn warning(&mut self) -> Option<&'static str> {
         std::mem::take(&mut self.is_late).then_some(LATE)
     }
@@ -39,7 +39,7 @@ impl Networks {
             None => Tables::build(&spec, loaded),
         };
         let tables = Arc::new(tables.map_err(|error| error.to_string())?);
-        // Who asked for the change may rely on it once it is answered.
+        // The client may rely on the change once it is answered.
         if !engine.set_tables(&tables).wait(SWITCH) {
             tracing::error!("{LATE}");
             self.is_late = true;

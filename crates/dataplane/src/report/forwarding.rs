@@ -8,7 +8,7 @@ use softdpu_vpc::HeavyFlow;
 use crate::networks::Networks;
 use softdpu_api::status::{FlowTableStatus, HeavyFlowStatus, PathCounts, WayCounts};
 
-/// What a second's heavy flows are told of for; a core that sleeps has none.
+/// The heavy flows of a second are reported for this long; a core that sleeps has none.
 const FRESH: Nanos = Nanos(3_000_000_000);
 
 pub(super) fn paths(counters: &ForwardingCounters) -> PathCounts {

@@ -11,7 +11,7 @@ use softdpu_vpc::tables::Conflict;
 use softdpu_vpc::{DropReason, tables};
 
 use crate::networks::{Attached, Networks};
-use crate::underlay::Way;
+use crate::underlay::PacketIo;
 use softdpu_api::status::{
     EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup, RoutesOf,
     UnderlayAbsence, UnderlayPath, UnderlayStatus,
@@ -37,7 +37,7 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
     networks.iter().map(status).collect()
 }
 
-/// How a network's routes are looked up, those that are in force.
+/// How a network's routes in force are looked up.
 fn lookups(networks: &Networks, network: &str) -> Vec<RouteLookup> {
     let status = |lookup: tables::LookupMethod<'_>| {
         let (of, table) = match lookup.of {
@@ -91,9 +91,9 @@ pub(super) fn underlay(networks: &Networks) -> Option<UnderlayStatus> {
     });
     Some(UnderlayStatus {
         interface: underlay.interface().to_owned(),
-        path: underlay.way().map(|way| match way {
-            Way::Packet => UnderlayPath { backend: "af-packet".to_owned(), ..UnderlayPath::default() },
-            Way::Xdp { queues, zero_copy } => UnderlayPath {
+        path: underlay.packet_io().map(|packet_io| match packet_io {
+            PacketIo::AfPacket => UnderlayPath { backend: "af-packet".to_owned(), ..UnderlayPath::default() },
+            PacketIo::AfXdp { queues, zero_copy } => UnderlayPath {
                 backend: "af-xdp".to_owned(),
                 mode: Some(if zero_copy { "zero-copy" } else { "copy" }.to_owned()),
                 queues: Some(queues),

@@ -40,7 +40,7 @@ pub(super) struct Show {
 struct Described {
     number: u32,
     delivered: u64,
-    /// Lost frames that the client was told of.
+    /// Lost frames that were reported to the client.
     lost: u64,
 }
 
@@ -81,7 +81,7 @@ impl Show {
         loop {
             match self.connection.receive()? {
                 Received::End => return self.finish(),
-                // There is nothing to be said yet.
+                // There is nothing to report yet.
                 Received::Bytes(_) | Received::Nothing => {}
             }
             self.collect();
@@ -184,7 +184,7 @@ impl Show {
     }
 }
 
-/// What there is to say of a frame beside its bytes.
+/// A frame's comments in the capture file.
 fn comments(frame: &Captured) -> Vec<String> {
     let inner = if frame.overhead > 0 { " of the inner frame" } else { "" };
     let mut comments = Vec::new();

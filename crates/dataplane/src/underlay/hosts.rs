@@ -1,4 +1,4 @@
-//! Who is next on the way to each host, and whether the interface that leads there is still what it was.
+//! The next hop towards each host, and whether the interface that leads there is still what it was.
 //!
 //! Routes and neighbours are the kernel's: it is asked again and again, on a thread of its own, as an answer may take a
 //! neighbour's.
@@ -32,7 +32,7 @@ pub(super) struct Hosts {
     wanted: Sender<Wanted>,
 }
 
-/// Hosts whose ways are to be known, and whether the kernel is to make sure again and again that they are there: it
+/// Hosts to be resolved, and whether the kernel is to probe the neighbour again and again: it
 /// does not by itself, as our frames do not pass its stack.
 pub(super) type Wanted = BTreeMap<IpAddr, bool>;
 
@@ -61,9 +61,9 @@ impl Hosts {
         Ok(Hosts { seen, bell, wanted })
     }
 
-    /// The hosts whose ways are to be known.
+    /// The hosts to be resolved.
     pub(super) fn want(&self, hosts: Wanted) {
-        // Where the interface is lost, nobody hears.
+        // Where the interface is lost, the thread has ended.
         let _ = self.wanted.send(hosts);
     }
 
@@ -82,7 +82,7 @@ impl Hosts {
         lock(&self.seen).lost.clone()
     }
 
-    /// Who is next on the way to each host, as far as is known.
+    /// The next hop towards each host, as far as it is resolved.
     pub(super) fn neighbors(&self) -> Vec<NeighborSpec> {
         lock(&self.seen).next.iter().map(|(host, mac)| NeighborSpec { host: *host, mac: Mac(*mac) }).collect()
     }
@@ -103,7 +103,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// Asks the kernel until nobody wants to know any more, or the interface is lost.
+    /// Asks the kernel until the underlay is closed, or the interface is lost.
     fn run(mut self, wanted: &Receiver<Wanted>) {
         let mut hosts = Wanted::new();
         loop {
@@ -151,7 +151,7 @@ impl Asker {
 
     /// The MAC address to which frames for `host` go out of the interface. None: there is no such way, or it is not
     /// known yet, and the kernel was asked to find out. With `is_watched` it is asked to make sure of a known one, too:
-    /// who does not answer is not known then, as fast as the neighbour parameters of the interface say.
+    /// one that does not answer is lost then, as fast as the neighbour parameters of the interface say.
     fn next_hop(&mut self, host: IpAddr, is_watched: bool) -> Option<[u8; 6]> {
         let route = self.netlink.route(host).ok().filter(|route| route.interface == self.index && !route.local)?;
         let next = route.gateway.unwrap_or(host);

@@ -1,4 +1,4 @@
-//! The way to other hosts: the interface that carries tunnels, and who is next on the way to each.
+//! The underlay: the interface that carries tunnels to other hosts, and the next hop towards each.
 //!
 //! ```text
 //!          opened                    gone, set down
@@ -26,7 +26,7 @@ use softdpu_vpc::spec::{NeighborSpec, UnderlaySpec};
 
 use self::absence::Absence;
 use self::hosts::Wanted;
-pub(super) use self::open::Way;
+pub(super) use self::open::PacketIo;
 use self::open::{Facts, Interface};
 use softdpu_site::Underlay as Settings;
 
@@ -44,7 +44,7 @@ pub(super) struct Underlay {
     stage: Stage,
     /// Of the interface as it was open last.
     facts: Option<Facts>,
-    /// The largest packet of networks that say nothing else. It never grows: guests were told.
+    /// The MTU of networks that set none. It never grows: guests have read it.
     room: Option<u16>,
 }
 
@@ -97,7 +97,7 @@ impl Underlay {
         let room = interface.facts.room();
         let before = Before {
             facts: self.facts.replace(interface.facts.clone()),
-            room: self.room.replace(self.room.map_or(room, |told| told.min(room))),
+            room: self.room.replace(self.room.map_or(room, |before| before.min(room))),
             stage: std::mem::replace(&mut self.stage, Stage::Open(interface)),
         };
         (sockets, before)
@@ -148,9 +148,9 @@ impl Underlay {
     }
 
     /// How frames get to the interface and from it, while it is open.
-    pub(super) fn way(&self) -> Option<Way> {
+    pub(super) fn packet_io(&self) -> Option<PacketIo> {
         match &self.stage {
-            Stage::Open(interface) => Some(interface.way),
+            Stage::Open(interface) => Some(interface.packet_io),
             Stage::Away(_) => None,
         }
     }
@@ -165,12 +165,12 @@ impl Underlay {
         self.settings.port
     }
 
-    /// The largest packet of networks that say nothing else.
+    /// The MTU of networks that set none.
     pub(super) fn room(&self) -> u16 {
         self.room.unwrap_or(ETHERNET)
     }
 
-    /// Readable when the way to a host changed, or the interface is lost.
+    /// Readable when the packet_io to a host changed, or the interface is lost.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
         match &self.stage {
             Stage::Open(interface) => Some(interface.hosts.bell()),
@@ -178,7 +178,7 @@ impl Underlay {
         }
     }
 
-    /// Whether the way to a host changed since the last call.
+    /// Whether the packet_io to a host changed since the last call.
     ///
     /// # Errors
     /// Why the interface carries nothing any more.
@@ -196,7 +196,7 @@ impl Underlay {
         Some(UnderlaySpec { port: self.port, addresses, mac, udp_port: self.settings.port, mtu, dont_fragment: true })
     }
 
-    /// Who is next on the way to each host, as far as is known.
+    /// The next hop towards each host, as far as it is resolved.
     pub(super) fn neighbors(&self) -> Vec<NeighborSpec> {
         match &self.stage {
             Stage::Open(interface) => interface.hosts.neighbors(),

@@ -22,18 +22,18 @@ const MAX_QUEUES: u32 = 64;
 /// An open interface. Frames go out by it and never through the kernel's stack.
 pub(super) struct Interface {
     pub facts: Facts,
-    pub way: Way,
+    pub packet_io: PacketIo,
     pub hosts: Hosts,
     /// Keeps the kernel from refusing what it sees of our tunnels.
     _sinks: Vec<PortSink>,
 }
 
-/// How frames get to it and from it.
+/// How frames get to the interface and from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Packet,
+pub(crate) enum PacketIo {
+    AfPacket,
     /// By this many receive queues.
-    Xdp {
+    AfXdp {
         queues: u32,
         zero_copy: bool,
     },
@@ -75,21 +75,21 @@ impl Interface {
         }
         let mac = interface.mac.map(Mac).ok_or_else(|| format!("{}: it has no Ethernet address", interface.name))?;
         let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
-        let (way, sockets) = match settings.backend {
+        let (packet_io, sockets) = match settings.backend {
             UnderlayBackend::Auto => best(settings, mtu, cores)?,
-            UnderlayBackend::AfPacket => (Way::Packet, vec![packet(settings).map_err(|error| text(&error))?]),
+            UnderlayBackend::AfPacket => (PacketIo::AfPacket, vec![packet(settings).map_err(|error| text(&error))?]),
             UnderlayBackend::AfXdp => xdp(settings, mtu).map(|xdp| xdp.sockets(cores))?,
         };
-        // Somebody who listens there already does as well.
+        // A program that listens there already serves as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
         let hosts = Hosts::ask(netlink, &interface).map_err(|error| text(&error))?;
-        Ok((Interface { facts: Facts { mtu, mac, addresses }, way, hosts, _sinks: sinks }, sockets))
+        Ok((Interface { facts: Facts { mtu, mac, addresses }, packet_io, hosts, _sinks: sinks }, sockets))
     }
 }
 
 /// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and
-/// takes every interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
-fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(Way, Vec<Socket>), String> {
+/// takes every interface, and AF_XDP over a veth pair would bring frames with unfinished checksums.
+fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(PacketIo, Vec<Socket>), String> {
     let reason = match xdp(settings, mtu) {
         Ok(xdp) if xdp.is_zero_copy() => return Ok(xdp.sockets(cores)),
         // It is closed, and its program detached, before the other one is opened.
@@ -102,7 +102,7 @@ fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(Way, Vec
         reason,
         "underlay on AF_PACKET, as AF_XDP gains nothing or cannot be had"
     );
-    Ok((Way::Packet, vec![socket]))
+    Ok((PacketIo::AfPacket, vec![socket]))
 }
 
 fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
@@ -123,9 +123,9 @@ impl XdpUnderlay {
     }
 
     /// The queues dealt out to so many cores.
-    fn sockets(self, cores: usize) -> (Way, Vec<Socket>) {
-        let way = Way::Xdp { queues: self.sockets.len() as u32, zero_copy: self.is_zero_copy() };
-        (way, XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::from).collect())
+    fn sockets(self, cores: usize) -> (PacketIo, Vec<Socket>) {
+        let packet_io = PacketIo::AfXdp { queues: self.sockets.len() as u32, zero_copy: self.is_zero_copy() };
+        (packet_io, XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::from).collect())
     }
 }
 

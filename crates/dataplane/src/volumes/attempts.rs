@@ -81,7 +81,7 @@ mod tests {
     /// Longer than anything takes here, even on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Opens a key file whose name is `slow` only when it is told to.
+    /// Opens the key file `slow` only when the test lets it.
     struct Slow {
         inner: PathBroker,
         go_on: Mutex<Receiver<()>>,
@@ -96,7 +96,7 @@ mod tests {
             if let Some(KeySource::File(path)) = spec.encryption.as_ref().map(|encryption| &encryption.key)
                 && path.ends_with("slow")
             {
-                self.go_on.lock().unwrap().recv_timeout(PATIENCE).expect("it is told to go on in time");
+                self.go_on.lock().unwrap().recv_timeout(PATIENCE).expect("the test lets it go on in time");
             }
             open_key_file(spec)
         }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_an_attempt_finds_after_its_volume_was_given_up_is_not_the_next_volumes() {
         let folder = tempfile::tempdir().unwrap();
-        let (told, go_on) = channel();
+        let (gate, go_on) = channel();
         let broker = Arc::new(Slow { inner: PathBroker::default(), go_on: Mutex::new(go_on) });
         let mut volumes = Volumes::new(Arc::clone(&broker) as Arc<dyn Broker>).unwrap();
         let now = Instant::now();
@@ -147,7 +147,7 @@ mod tests {
         assert!(matches!(volumes.turn(now)[..], [News::Opened { asked: Some(2), .. }]));
         let names = || broker.kept("").unwrap().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         let before = names();
-        told.send(()).unwrap();
+        gate.send(()).unwrap();
         rings(&volumes);
         assert!(volumes.turn(now).is_empty());
 

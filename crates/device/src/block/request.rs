@@ -161,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// Understands a chain whose pieces `[..readable]` are device-readable and the rest device-writable.
+    /// Understands a chain. Its pieces `[..readable]` are device-readable, the rest device-writable.
     ///
     /// Pieces may be split; afterwards the header ends and the status begins at a piece boundary.
     #[inline]
@@ -199,7 +199,7 @@ impl Requests {
         self.framed(buffer, header, readable + (buffer.pieces() - before))
     }
 
-    /// A buffer whose header is the pieces `..header`, all readable, and whose last piece is the status byte.
+    /// A buffer with the pieces `..header`, all readable, as its header, and the last piece as its status byte.
     #[inline]
     fn framed(&self, buffer: &GuestBuffer, header: usize, readable: usize) -> Parsed {
         let mut bytes = [0; request::HEADER];
@@ -264,7 +264,7 @@ impl Requests {
     /// inside the capacity, is done: `Err(Status::Ok)`.
     #[inline]
     fn range(&self, sector: u64, len: u64) -> Result<u64, Status> {
-        // Acquire: pairs with `grow`, whose caller made the volume larger before.
+        // Acquire: pairs with `grow`; the volume was made larger before it.
         let capacity = self.shared.capacity.load(Ordering::Acquire);
         let offset = sector.checked_mul(SECTOR).ok_or(Status::IoErr)?;
         if offset > capacity || len > capacity - offset || (offset | len) & self.unaligned != 0 {

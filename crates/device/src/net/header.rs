@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::abi::{ETHERNET, MAX_FRAME, feature, header};
 
-/// What a driver said about a frame it sends. Checked: the checksum lies within the frame, a frame to be cut up has a
+/// The header of a frame that a driver sends. Checked: the checksum lies within the frame, a frame to be cut up has a
 /// partial checksum and a size, and everything was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxHeader {
@@ -145,12 +145,12 @@ fn segmentation(gso: u8, size: u16, negotiated: u64) -> Result<Segmentation, TxD
     Ok(Segmentation { kind, size, ecn })
 }
 
-/// What the device says about a frame it delivers.
+/// The header of a frame that the device delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxHeader {
     /// What is known about the checksum.
     pub checksum: Checksum,
-    /// The frame stands for several; its checksum is then partial.
+    /// The frame is to be segmented; its checksum is then partial.
     pub segmentation: Option<Segmentation>,
     /// With `segmentation`: bytes of its headers, the transport's included; never less (§5.1.6.4.1).
     pub headers: u16,

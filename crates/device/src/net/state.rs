@@ -1,4 +1,4 @@
-//! Saved state: what a driver was told.
+//! Saved state: what a driver has read or negotiated.
 
 use serde::{Deserialize, Serialize};
 

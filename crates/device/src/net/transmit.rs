@@ -19,7 +19,7 @@ pub struct Transmit {
 /// A frame in a transmit chain. Its bytes lie in the chain's buffer from [`FRAME_OFFSET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxFrame {
-    /// What the driver said about it.
+    /// Its virtio-net header, checked.
     pub header: TxHeader,
     /// Its bytes: [`ETHERNET`](super::abi::ETHERNET) to [`MAX_FRAME`](super::abi::MAX_FRAME).
     pub len: u32,

@@ -126,12 +126,12 @@ pub fn run(requests: &Requests, request: &Request) -> Run {
     run_cut(requests, request, &[16, (request.readable.len() + request.writable).saturating_sub(1)], true)
 }
 
-/// The parser of a device whose driver accepted everything.
+/// The parser of a device with every feature negotiated.
 pub fn parser(change: impl FnOnce(&mut BlockConfig)) -> Requests {
     parser_of(change, u64::MAX)
 }
 
-/// The parser of a device whose driver accepted `negotiated`.
+/// The parser of a device with the features `negotiated`.
 pub fn parser_of(change: impl FnOnce(&mut BlockConfig), negotiated: u64) -> Requests {
     let mut config = BlockConfig::new(CAPACITY);
     config.serial = "disk-0123456789".parse().unwrap();

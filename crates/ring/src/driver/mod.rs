@@ -71,7 +71,7 @@ impl Layout {
         Layout { driver, device, bytes }
     }
 
-    /// The parts of a ring whose first byte is at `base`, a multiple of 16.
+    /// The parts of a ring that begins at `base`, a multiple of 16.
     pub const fn addresses(&self, base: UserAddress) -> RingAddresses {
         RingAddresses {
             descriptors: base,
@@ -135,7 +135,7 @@ macro_rules! each {
 }
 
 impl Driver {
-    /// A driver at the start of a ring whose memory is zero.
+    /// A driver at the start of a ring in zeroed memory.
     ///
     /// # Errors
     /// [`QueueError::Unmapped`] or [`QueueError::Size`].
@@ -176,8 +176,8 @@ impl Driver {
     }
 
     /// Writes a request that is made available as often as wanted with [`repeat`](Self::repeat): for load generators,
-    /// whose requests differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer id
-    /// (packed) for good.
+    /// with requests that differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer
+    /// id (packed) for good.
     pub fn prepare(&mut self, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.prepare(pieces))
     }

@@ -14,12 +14,14 @@ mod split;
 pub(crate) use packed::{PackedRecords, Recovered};
 pub(crate) use split::SplitRecords;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_memory::{View, Window};
 
 use crate::area::UsedRing;
+use crate::sync::publish;
 use crate::{Format, Position, QueueError, RingAddresses};
 
 /// The version of the layout (vhost-user, `version`); zero is a region that was never used.
@@ -50,7 +52,7 @@ impl InflightRecords {
 
     /// Makes it a region that was never used: what to do when a driver resets the device, before its queues start anew.
     pub fn clear(&self) {
-        crate::sync::publish(self.0.u16(VERSION_AT), 0);
+        publish(self.0.u16(VERSION_AT), 0);
     }
 
     /// Whether a queue was stopped at `position` with requests in flight and these records tell of them: what to ask
@@ -82,12 +84,42 @@ impl InflightRecords {
         left == Some(position)
     }
 
-    fn check(self, format: Format, size: u16) -> Result<Window, QueueError> {
+    /// The region of a queue of this format and size.
+    fn check(self, format: Format, size: u16) -> Result<Region, QueueError> {
         let expected = Self::bytes(format, size);
         if self.0.len() < expected || !(self.0.base() as usize).is_multiple_of(8) {
             return Err(QueueError::RecordsTooSmall { found: self.0.len(), expected });
         }
-        Ok(self.0)
+        Ok(Region(self.0))
+    }
+}
+
+/// A region that is large enough for its queue, and what both layouts do alike with it.
+pub(crate) struct Region(Window);
+
+impl Deref for Region {
+    type Target = Window;
+
+    fn deref(&self) -> &Window {
+        &self.0
+    }
+}
+
+impl Region {
+    /// Begins to make it a region of `size` entries that is in use; [`Self::commit`] ends that.
+    fn begin(&self, size: u16) {
+        publish(self.u64(FEATURES_AT), 0);
+        publish(self.u16(DESC_NUM_AT), size);
+    }
+
+    /// What is in it counts from now on.
+    fn commit(&self) {
+        publish(self.u16(VERSION_AT), VERSION);
+    }
+
+    /// What is in it does not count any more: the front end has the position now.
+    pub fn retire(&self) {
+        publish(self.u16(VERSION_AT), 0);
     }
 }
 

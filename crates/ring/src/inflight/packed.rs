@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_memory::Window;
 
-use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
+use super::{InflightRecords, Region, in_use};
 use crate::layout::{Descriptor, PackedDescriptor};
 use crate::sync::publish;
 use crate::{Format, PackedIndex, Position, QueueError, Used};
@@ -81,7 +81,7 @@ pub(crate) struct Left {
 ///
 /// The list is kept privately too: what is in shared memory is written for the next process, not believed.
 pub(crate) struct PackedRecords {
-    window: Window,
+    pub region: Region,
     counter: u64,
     free: u16,
     next: Box<[u16]>,
@@ -91,11 +91,6 @@ pub(crate) struct PackedRecords {
 }
 
 impl PackedRecords {
-    /// Whether the front end cut their file short: they record nothing that would outlive this process.
-    pub fn is_faulted(&self) -> bool {
-        self.window.is_faulted()
-    }
-
     /// Takes over the region; starts it at `used` if it was not in use. `is_used` tells of a slot that the committed
     /// position points to whether the driver has it back, which is the case when its flags are not those of an
     /// available descriptor with that wrap counter.
@@ -106,41 +101,40 @@ impl PackedRecords {
         used: PackedIndex,
         is_used: impl Fn(PackedIndex) -> bool,
     ) -> Result<(Self, Option<Left>), QueueError> {
-        let window = records.check(Format::Packed, size)?;
+        let region = records.check(Format::Packed, size)?;
         let mut this = PackedRecords {
-            window,
+            region,
             counter: 0,
             free: 0,
             next: (1..=size).collect(),
             chains: vec![(0, 0); usize::from(size)].into_boxed_slice(),
             used,
         };
-        if !in_use(&this.window, size, resumed)? {
+        if !in_use(&this.region, size, resumed)? {
             this.start(size);
             return Ok((this, None));
         }
         let flight = this.recover(size, is_used)?;
         this.counter = flight.last().map_or(0, |chain| chain.counter.wrapping_add(1));
-        publish(this.window.u16(VERSION_AT), VERSION);
+        this.region.commit();
         let used = this.used;
         Ok((this, Some(Left { used, flight })))
     }
 
     fn start(&self, size: u16) {
-        publish(self.window.u64(FEATURES_AT), 0);
-        publish(self.window.u16(DESC_NUM_AT), size);
-        publish(self.window.u16(FREE_HEAD_AT), 0);
-        publish(self.window.u16(OLD_FREE_HEAD_AT), 0);
-        publish(self.window.u64(USED_AT), used_word(self.used, self.used));
+        self.region.begin(size);
+        publish(self.region.u16(FREE_HEAD_AT), 0);
+        publish(self.region.u16(OLD_FREE_HEAD_AT), 0);
+        publish(self.region.u64(USED_AT), used_word(self.used, self.used));
         for index in 0..size {
-            publish(self.window.u8(entry(index) + INFLIGHT), 0);
-            publish(self.window.u16(entry(index) + NEXT), index + 1);
+            publish(self.region.u8(entry(index) + INFLIGHT), 0);
+            publish(self.region.u16(entry(index) + NEXT), index + 1);
         }
-        publish(self.window.u16(VERSION_AT), VERSION);
+        self.region.commit();
     }
 
     fn recover(&mut self, size: u16, is_used: impl Fn(PackedIndex) -> bool) -> Result<Vec<Recovered>, QueueError> {
-        let (new, old) = used_positions(self.window.u64(USED_AT).load(Relaxed));
+        let (new, old) = used_positions(self.region.u64(USED_AT).load(Relaxed));
         for (field, value) in [("used_idx", new.index), ("old_used_idx", old.index)] {
             if value >= size {
                 return Err(QueueError::RecordsDamaged { field, value: value.into(), size });
@@ -149,14 +143,14 @@ impl PackedRecords {
         if new != old && is_used(old) {
             // The last batch became visible: commit it.
             self.used = new;
-            self.free = self.window.u16(FREE_HEAD_AT).load(Relaxed);
-            publish(self.window.u16(OLD_FREE_HEAD_AT), self.free);
+            self.free = self.region.u16(FREE_HEAD_AT).load(Relaxed);
+            publish(self.region.u16(OLD_FREE_HEAD_AT), self.free);
         } else {
             self.used = old;
-            self.free = self.window.u16(OLD_FREE_HEAD_AT).load(Relaxed);
-            publish(self.window.u16(FREE_HEAD_AT), self.free);
+            self.free = self.region.u16(OLD_FREE_HEAD_AT).load(Relaxed);
+            publish(self.region.u16(FREE_HEAD_AT), self.free);
         }
-        publish(self.window.u64(USED_AT), used_word(self.used, self.used));
+        publish(self.region.u64(USED_AT), used_word(self.used, self.used));
 
         // What the list holds is not in flight, whatever its mark says.
         let mut seen = vec![false; usize::from(size)];
@@ -165,14 +159,14 @@ impl PackedRecords {
             if std::mem::replace(&mut seen[usize::from(at)], true) {
                 return Err(QueueError::RecordsDamaged { field: "next in the free list", value: at.into(), size });
             }
-            publish(self.window.u8(entry(at) + INFLIGHT), 0);
-            self.next[usize::from(at)] = self.window.u16(entry(at) + NEXT).load(Relaxed);
+            publish(self.region.u8(entry(at) + INFLIGHT), 0);
+            self.next[usize::from(at)] = self.region.u16(entry(at) + NEXT).load(Relaxed);
             at = self.next[usize::from(at)];
         }
         let mut flight: Vec<Recovered> = Vec::new();
         let mut taken = vec![false; usize::from(size)];
         for head in 0..size {
-            if self.window.u8(entry(head) + INFLIGHT).load(Relaxed) == 0 {
+            if self.region.u8(entry(head) + INFLIGHT).load(Relaxed) == 0 {
                 continue;
             }
             let chain = self.recover_chain(head, size, &mut seen)?;
@@ -190,7 +184,7 @@ impl PackedRecords {
     }
 
     fn recover_chain(&mut self, head: u16, size: u16, seen: &mut [bool]) -> Result<Recovered, QueueError> {
-        let num = self.window.u16(entry(head) + NUM).load(Relaxed);
+        let num = self.region.u16(entry(head) + NUM).load(Relaxed);
         if num == 0 || num > size {
             return Err(QueueError::RecordsDamaged { field: "num", value: num.into(), size });
         }
@@ -202,10 +196,10 @@ impl PackedRecords {
                 return Err(QueueError::RecordsDamaged { field: "next", value: at.into(), size });
             }
             descriptors.push(PackedDescriptor::from_words(
-                self.window.u64(entry(at) + ADDR).load(Relaxed),
-                self.window.u64(entry(at) + META).load(Relaxed).rotate_left(32),
+                self.region.u64(entry(at) + ADDR).load(Relaxed),
+                self.region.u64(entry(at) + META).load(Relaxed).rotate_left(32),
             ));
-            self.next[usize::from(at)] = self.window.u16(entry(at) + NEXT).load(Relaxed);
+            self.next[usize::from(at)] = self.region.u16(entry(at) + NEXT).load(Relaxed);
             last = at;
             at = self.next[usize::from(at)];
         }
@@ -215,7 +209,7 @@ impl PackedRecords {
             return Err(QueueError::RecordsDamaged { field: "id", value: id.into(), size });
         }
         self.chains[usize::from(id)] = (head, last);
-        let counter = self.window.u64(entry(head) + COUNTER).load(Relaxed);
+        let counter = self.region.u64(entry(head) + COUNTER).load(Relaxed);
         Ok(Recovered { counter, id, descriptors })
     }
 
@@ -224,23 +218,23 @@ impl PackedRecords {
     pub fn taken(&mut self, id: u16, descriptors: &[PackedDescriptor]) {
         let head = self.free;
         // A chain is never longer than the slots that are free, and the list has an entry for each of those.
-        publish(self.window.u16(entry(head) + NUM), descriptors.len() as u16);
-        publish(self.window.u64(entry(head) + COUNTER), self.counter);
+        publish(self.region.u16(entry(head) + NUM), descriptors.len() as u16);
+        publish(self.region.u64(entry(head) + COUNTER), self.counter);
         self.counter = self.counter.wrapping_add(1);
-        publish(self.window.u8(entry(head) + INFLIGHT), 1);
+        publish(self.region.u8(entry(head) + INFLIGHT), 1);
         let mut at = head;
         let mut last = head;
         for descriptor in descriptors {
-            publish(self.window.u64(entry(at) + META), descriptor.meta().rotate_left(32));
-            publish(self.window.u64(entry(at) + ADDR), descriptor.addr);
+            publish(self.region.u64(entry(at) + META), descriptor.meta().rotate_left(32));
+            publish(self.region.u64(entry(at) + ADDR), descriptor.addr);
             last = at;
             at = self.next[usize::from(at)];
         }
-        publish(self.window.u16(entry(head) + LAST), last);
+        publish(self.region.u16(entry(head) + LAST), last);
         self.chains[usize::from(id)] = (head, last);
         self.free = at;
-        publish(self.window.u16(FREE_HEAD_AT), at);
-        publish(self.window.u16(OLD_FREE_HEAD_AT), at);
+        publish(self.region.u16(FREE_HEAD_AT), at);
+        publish(self.region.u16(OLD_FREE_HEAD_AT), at);
     }
 
     /// Before the completions become visible; `new` is the used position after them.
@@ -249,26 +243,21 @@ impl PackedRecords {
         for used in done {
             let (head, last) = self.chains[usize::from(used.id)];
             self.next[usize::from(last)] = self.free;
-            publish(self.window.u16(entry(last) + NEXT), self.free);
+            publish(self.region.u16(entry(last) + NEXT), self.free);
             self.free = head;
         }
-        publish(self.window.u16(FREE_HEAD_AT), self.free);
-        publish(self.window.u64(USED_AT), used_word(new, self.used));
+        publish(self.region.u16(FREE_HEAD_AT), self.free);
+        publish(self.region.u64(USED_AT), used_word(new, self.used));
     }
 
     /// After they did.
     #[inline]
     pub fn completed(&mut self, done: &[Used], new: PackedIndex) {
         for used in done {
-            publish(self.window.u8(entry(self.chains[usize::from(used.id)].0) + INFLIGHT), 0);
+            publish(self.region.u8(entry(self.chains[usize::from(used.id)].0) + INFLIGHT), 0);
         }
-        publish(self.window.u16(OLD_FREE_HEAD_AT), self.free);
-        publish(self.window.u64(USED_AT), used_word(new, new));
+        publish(self.region.u16(OLD_FREE_HEAD_AT), self.free);
+        publish(self.region.u64(USED_AT), used_word(new, new));
         self.used = new;
-    }
-
-    /// The position is with the front end now.
-    pub fn retire(&self) {
-        publish(self.window.u16(VERSION_AT), 0);
     }
 }

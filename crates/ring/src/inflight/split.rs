@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_memory::Window;
 
-use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
+use super::{InflightRecords, Region, in_use};
 use crate::sync::publish;
 use crate::{Format, Position, QueueError, Used};
 
@@ -21,7 +21,7 @@ const COUNTER: usize = 8;
 
 /// The records of a split queue.
 pub(crate) struct SplitRecords {
-    window: Window,
+    pub region: Region,
     counter: u64,
 }
 
@@ -41,11 +41,6 @@ pub(super) fn left_at(window: &Window, size: u16) -> Option<(u16, Position)> {
 }
 
 impl SplitRecords {
-    /// Whether the front end cut their file short: they record nothing that would outlive this process.
-    pub fn is_faulted(&self) -> bool {
-        self.window.is_faulted()
-    }
-
     /// Takes over the region. `ring` is the index of the used ring as it is now. Returns the heads that are in flight,
     /// in the order they were taken; none if the region was not in use.
     pub fn open(
@@ -54,14 +49,14 @@ impl SplitRecords {
         resumed: bool,
         ring: u16,
     ) -> Result<(Self, Option<Vec<u16>>), QueueError> {
-        let window = records.check(Format::Split, size)?;
-        let mut this = SplitRecords { window, counter: 0 };
-        let was_in_use = in_use(&this.window, size, resumed)?;
+        let region = records.check(Format::Split, size)?;
+        let mut this = SplitRecords { region, counter: 0 };
+        let was_in_use = in_use(&this.region, size, resumed)?;
         let mut flight = if was_in_use { this.recover(size, ring)? } else { Vec::new() };
         flight.sort_unstable();
         this.counter = flight.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         if was_in_use {
-            publish(this.window.u16(VERSION_AT), VERSION);
+            this.region.commit();
         } else {
             this.start(size, ring);
         }
@@ -69,58 +64,57 @@ impl SplitRecords {
         Ok((this, was_in_use.then_some(heads)))
     }
 
-    /// Without `used_idx` set to where the ring stands, the first recovery after a migration would take the distance
+    /// Without `used_idx` set to the ring's used index, the first recovery after a migration would take the distance
     /// from zero for a batch and drop entry 0.
     fn start(&self, size: u16, ring: u16) {
-        publish(self.window.u64(FEATURES_AT), 0);
-        publish(self.window.u16(DESC_NUM_AT), size);
-        publish(self.window.u16(LAST_BATCH_HEAD_AT), 0);
-        publish(self.window.u16(USED_IDX_AT), ring);
+        self.region.begin(size);
+        publish(self.region.u16(LAST_BATCH_HEAD_AT), 0);
+        publish(self.region.u16(USED_IDX_AT), ring);
         for head in 0..size {
-            publish(self.window.u8(entry(head) + INFLIGHT), 0);
+            publish(self.region.u8(entry(head) + INFLIGHT), 0);
         }
-        publish(self.window.u16(VERSION_AT), VERSION);
+        self.region.commit();
     }
 
     fn recover(&self, size: u16, ring: u16) -> Result<Vec<(u64, u16)>, QueueError> {
-        if !(0..size).any(|head| is_in_flight(&self.window, head)) {
-            publish(self.window.u16(USED_IDX_AT), ring);
+        if !(0..size).any(|head| is_in_flight(&self.region, head)) {
+            publish(self.region.u16(USED_IDX_AT), ring);
             return Ok(Vec::new());
         }
         // The last batch became visible, but not all of it was cleared.
-        let used_idx = self.window.u16(USED_IDX_AT).load(Relaxed);
+        let used_idx = self.region.u16(USED_IDX_AT).load(Relaxed);
         let batch = ring.wrapping_sub(used_idx);
         if batch > size {
             return Err(QueueError::RecordsDamaged { field: "used_idx", value: used_idx.into(), size });
         }
-        let mut head = self.window.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
+        let mut head = self.region.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
         for _ in 0..batch {
             if head >= size {
                 return Err(QueueError::RecordsDamaged { field: "last_batch_head or next", value: head.into(), size });
             }
-            publish(self.window.u8(entry(head) + INFLIGHT), 0);
-            head = self.window.u16(entry(head) + NEXT).load(Relaxed);
+            publish(self.region.u8(entry(head) + INFLIGHT), 0);
+            head = self.region.u16(entry(head) + NEXT).load(Relaxed);
         }
-        publish(self.window.u16(USED_IDX_AT), ring);
-        let flight = (0..size).filter(|head| is_in_flight(&self.window, *head));
-        Ok(flight.map(|head| (self.window.u64(entry(head) + COUNTER).load(Relaxed), head)).collect())
+        publish(self.region.u16(USED_IDX_AT), ring);
+        let flight = (0..size).filter(|head| is_in_flight(&self.region, *head));
+        Ok(flight.map(|head| (self.region.u64(entry(head) + COUNTER).load(Relaxed), head)).collect())
     }
 
     /// Before the request is handed out.
     #[inline]
     pub fn taken(&mut self, head: u16) {
-        publish(self.window.u64(entry(head) + COUNTER), self.counter);
+        publish(self.region.u64(entry(head) + COUNTER), self.counter);
         self.counter = self.counter.wrapping_add(1);
-        publish(self.window.u8(entry(head) + INFLIGHT), 1);
+        publish(self.region.u8(entry(head) + INFLIGHT), 1);
     }
 
     /// Before the completions become visible.
     #[inline]
     pub fn completing(&self, done: &[Used]) {
-        let mut last = self.window.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
+        let mut last = self.region.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
         for used in done {
-            publish(self.window.u16(entry(used.id) + NEXT), last);
-            publish(self.window.u16(LAST_BATCH_HEAD_AT), used.id);
+            publish(self.region.u16(entry(used.id) + NEXT), last);
+            publish(self.region.u16(LAST_BATCH_HEAD_AT), used.id);
             last = used.id;
         }
     }
@@ -129,13 +123,8 @@ impl SplitRecords {
     #[inline]
     pub fn completed(&self, done: &[Used], ring: u16) {
         for used in done {
-            publish(self.window.u8(entry(used.id) + INFLIGHT), 0);
+            publish(self.region.u8(entry(used.id) + INFLIGHT), 0);
         }
-        publish(self.window.u16(USED_IDX_AT), ring);
-    }
-
-    /// The position is with the front end now.
-    pub fn retire(&self) {
-        publish(self.window.u16(VERSION_AT), 0);
+        publish(self.region.u16(USED_IDX_AT), ring);
     }
 }

@@ -31,7 +31,7 @@ impl Ledger {
         for completion in &taken {
             let at = self.outstanding.iter().position(|id| *id == completion.id);
             self.outstanding.remove(at.unwrap_or_else(|| panic!("{completion:?} came twice")));
-            assert_eq!(completion.written, u32::from(completion.id) + 1, "somebody else's completion");
+            assert_eq!(completion.written, u32::from(completion.id) + 1, "another chain's completion");
         }
         taken.len()
     }

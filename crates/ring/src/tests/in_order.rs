@@ -36,7 +36,7 @@ impl Ledger {
         self.open_at(Position::start(self.rig.config.format), false).unwrap()
     }
 
-    /// Another process goes on; all it has been told is where the queue once started.
+    /// Another process goes on; all it has is where the queue once started.
     fn resume(&self) -> Queue {
         self.open_at(Position::start(self.rig.config.format), true).unwrap()
     }

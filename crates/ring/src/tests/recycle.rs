@@ -1,4 +1,4 @@
-//! Lists whose chains are used again.
+//! Lists that use their chains again.
 
 use super::*;
 use crate::{Chains, Sink};

@@ -11,7 +11,7 @@
 //! page cache and time-outs are the back ends' own.
 //!
 //! A long request goes in pieces, one after the other, so that it costs no more private memory than a piece
-//! ([`PIECE`]), and a core works on [`STEP`] bytes at most before it looks at anything else.
+//! ([`PIECE`]), and a core works on [`STEP`] bytes at most before it does anything else.
 
 mod jobs;
 pub(crate) mod key;
@@ -23,5 +23,5 @@ pub(crate) use stage::{Admitted, Next, Stage};
 /// The most bytes of one request that are under way at a time: an entry of the accelerator's ring.
 const PIECE: u64 = softdpu_accel::LONGEST;
 
-/// Bytes a core encrypts or decrypts before it looks at anything else: some 50 µs.
+/// Bytes a core encrypts or decrypts before it does anything else: some 50 µs.
 pub(crate) const STEP: u64 = 128 << 10;

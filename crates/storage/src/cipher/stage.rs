@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Channels and ring are the accelerator's [`Service`], the engine is [`Xts`]. The caller carries what is
-//! [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. It says whose turn it is, of those
-//! [in order](Stage::in_order).
+//! [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. It says which channel is next, of
+//! those [in order](Stage::in_order).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) enum Next {
 /// What is between the devices and the back ends of encrypted volumes.
 #[derive(Default)]
 pub(crate) struct Stage {
-    /// An entry of its ring is a job whose piece is here. What is read is decrypted, anything else encrypted.
+    /// An entry of its ring is a job with its piece read. What is read is decrypted, anything else encrypted.
     accelerator: Service<Waiting, JobId>,
     jobs: Jobs,
     /// Those of which a back end has a piece, by token.
@@ -139,7 +139,7 @@ impl Stage {
         }
         let whole = (request.offset | request.len).is_multiple_of(u64::from(xts.sector_size()));
         if !whole || !request.has_data() {
-            // Its driver was told the block size, which is at least a sector's.
+            // Its driver has read the block size, which is at least a sector's.
             return Admitted::Ended(request.end(Err(invalid())));
         }
         let skip = request.buffer.len_of(0..request.data.start);
@@ -297,7 +297,7 @@ impl Stage {
         self.drop_where(|job| matches(job.request.token), given_up);
     }
 
-    /// Ends what belongs to an attachment whose back end has let go of everything.
+    /// Ends what belongs to an attachment once its back end has let go of everything.
     pub(crate) fn detach(&mut self, attachment: u32) {
         let is_of = |id: &JobId| self.jobs.get(*id).is_some_and(|job| job.attachment == attachment);
         let tokens: Vec<u64> = self.under_way.iter().filter(|(_, id)| is_of(id)).map(|(token, _)| *token).collect();

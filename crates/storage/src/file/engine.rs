@@ -1,7 +1,7 @@
 //! One core's I/O on all its files and block devices, through one io_uring.
 //!
-//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have
-//! as many operations in it as there is room left. So there always is some for others, however many hang.
+//! The ring is shared by all files of a core, and a file on a disk or server that hangs gives nothing back: a file may
+//! have as many operations in it as there is room left. So there always is some for others, however many hang.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,7 +47,7 @@ pub(crate) struct FileEngine {
     ring: Ring<Memory, FileRequest>,
     /// One for each file with requests that wait.
     backlogs: Vec<Backlog>,
-    /// Requests whose bytes something that was given up may still change.
+    /// Requests with bytes that an operation that was given up may still change.
     held: Vec<(Arc<OpenFile>, Request)>,
     /// What had [ended](landings::ended) when those were last tried.
     seen_ended: u64,
@@ -137,7 +137,7 @@ impl FileEngine {
                     Some(direct) if !pending.is_aligned(direct, &buffer) => {
                         let unaligned_range = !(offset | len).is_multiple_of(direct.offset);
                         if op == BlockOp::Write && unaligned_range {
-                            // Its driver was told the block size; half blocks cannot be written around the page cache.
+                            // Its driver has read the block size; half blocks cannot be written around the page cache.
                             return Some(Done { token, result: invalid, buffer });
                         }
                         let bounce = self.bounce(direct, &pending);
@@ -204,7 +204,7 @@ impl FileEngine {
         self.ring.room() > self.ring.in_flight_on(file.index)
     }
 
-    /// For a pending whose file [has room](Self::has_room).
+    /// For a pending request of a file that [has room](Self::has_room).
     fn push(&mut self, memory: Memory, pending: FileRequest) {
         let operation = pending.operation(&memory);
         if let Err((memory, pending)) = self.ring.push(pending.file.index, operation, memory, pending) {

@@ -2,7 +2,7 @@
 //!
 //! Nothing takes them back, and nothing orders what is written after them behind them: the block layer and io_uring's
 //! workers may let a newer write to the same block pass. Their requests have ended, but what touches the same bytes has
-//! to wait for them: a driver that was told that its device is reset must not find its new data overwritten by what it
+//! to wait for them: a driver that has seen its device reset must not find its new data overwritten by what it
 //! wrote before. All cores of a process share one list per file; between processes the file's lock does the same.
 
 use std::ops::Range;

@@ -29,7 +29,7 @@ pub(crate) struct Direct {
     pub offset: u64,
 }
 
-/// Where in a file the bytes end that stand for its content in locks, and those begin that stand for its users.
+/// Where in a file the bytes end that locks use for its content, and those begin that they use for its users.
 const USERS: u64 = 1 << 62;
 
 /// How a process before us is kept out.
@@ -39,7 +39,7 @@ enum Fence {
     Exclusive,
     /// The whole file, with other readers.
     Readers,
-    /// The content, with others that share it; and this byte, alone: it stands for this volume of this daemon, so that
+    /// The content, with others that share it; and this byte, alone: it is that of this volume of this daemon, so that
     /// our own dead processes are kept out, and other hosts and daemons are not.
     Shared { byte: u64 },
 }
@@ -192,7 +192,7 @@ impl FileBacking {
         Ok(())
     }
 
-    /// What there is to say of writes that hang, and of bytes that are not served.
+    /// Warnings about writes that hang, and about bytes that are not served.
     pub(crate) fn remark(&self) -> Option<String> {
         let hanging = self.landings.count();
         if hanging > 0 {
@@ -214,12 +214,12 @@ impl AsFd for FileBacking {
     }
 }
 
-/// The name under which the broker keeps which byte stands for a shared volume.
+/// The name under which the broker keeps the lock byte of a shared volume.
 pub(crate) fn user_key(name: &str) -> String {
     format!("user/{name}")
 }
 
-/// The byte that stands for a shared volume: chosen once, at random, and the same for all processes with this broker.
+/// The lock byte of a shared volume: chosen once, at random, and the same for all processes with this broker.
 fn user_byte(name: &str, broker: &dyn Broker) -> Result<u64, VolumeError> {
     let os = |what: &str, e: std::io::Error| VolumeError::os(name, what, e);
     let key = user_key(name);

@@ -9,7 +9,7 @@ use super::FileBacking;
 use crate::volume::Backing;
 use crate::{BlockOp, Request, Volume};
 
-/// The most bytes of a read that is looked for in the page cache before the ring is asked.
+/// The most bytes of a read that is tried from the page cache before it is given to the ring.
 pub(super) const CACHED: u64 = 64 << 10;
 
 /// A volume's file in this core's ring.
@@ -31,7 +31,7 @@ pub(super) struct CachePredictor {
 }
 
 impl CachePredictor {
-    /// Doublings: of two thousand reads from a disk one is looked for in the cache in vain.
+    /// Doublings: of two thousand reads from a disk one is tried from the cache in vain.
     const MOST: u32 = 11;
 
     #[inline]

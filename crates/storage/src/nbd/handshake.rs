@@ -64,10 +64,10 @@ fn dial(server: &NbdServer, deadline: Instant) -> Result<OwnedFd, String> {
     }
 }
 
-/// Has the kernel end a connection whose peer is gone without a word, within about half a minute: by probes while it is
-/// idle (10 s, then 4 in 5 s each), by a limit while something is on its way, which probes do not look at. Also after
-/// this process has died, so that a successor that waits for the end of its connections does not wait for a host that
-/// has none.
+/// Has the kernel end a connection after its peer is gone without a FIN, within about half a minute: by probes while it
+/// is idle (10 s, then 4 in 5 s each), by a limit while something is on its way, which probes do not look at. Also
+/// after this process has died, so that a successor that waits for the end of its connections does not wait for a host
+/// that has none.
 fn watch_peer(stream: &TcpStream) {
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(10));

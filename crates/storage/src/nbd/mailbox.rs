@@ -21,7 +21,7 @@ impl LinkId {
 
 pub(crate) struct Mailbox {
     done: Mutex<Vec<(LinkId, Done)>>,
-    /// Whether there is anything to look at, set before the bell is rung: a polling core looks here only.
+    /// Whether there is an answer, set before the bell is rung: a polling core reads this only.
     full: AtomicBool,
     bell: Doorbell,
     /// The core's requests that are not answered.
@@ -47,13 +47,13 @@ impl Mailbox {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Puts an answer in; the owner looks by itself or is [woken](Self::wake).
+    /// Puts an answer in; the owner polls or is [woken](Self::wake).
     pub(super) fn put(&self, from: LinkId, done: Done) {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push((from, done));
         self.full.store(true, Ordering::Release);
     }
 
-    /// Makes the owner look even if it sleeps.
+    /// Wakes the owner if it sleeps.
     pub(crate) fn wake(&self) {
         self.full.store(true, Ordering::Release);
         self.bell.ring();
@@ -74,8 +74,8 @@ impl Mailbox {
         done.extend(ended.drain(..).map(|(_, done)| done));
     }
 
-    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of
-    /// them answers until then is in here, and what comes later it does not answer any more.
+    /// Throws away the answers that `matches` selects by token, and adds their tokens to `given_up`. Links abandon
+    /// first: what one of them answers until then is in here, and what comes later it does not answer any more.
     pub(crate) fn abandon(&self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         self.discard(|_, token| matches(token), given_up);
     }

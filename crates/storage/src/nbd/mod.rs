@@ -1,7 +1,7 @@
 //! Volumes at NBD servers.
 //!
 //! ```text
-//!  NbdBacking (per volume) ── what the server said, sockets of a process before us, the connecting thread
+//!  NbdBacking (per volume) ── the export's properties, sockets of a process before us, the connecting thread
 //!    NbdLink (per core; one for all where the server has no multi-conn) ── one connection and its requests
 //!      NbdRequest (per request) ── which command is next
 //! ```
@@ -65,7 +65,7 @@ pub(crate) struct NbdBacking {
     /// The connection over which the export was opened first. Kept, as some servers serve one client only, or end
     /// with their last.
     first: Mutex<Option<(OwnedFd, Export)>>,
-    /// Sockets of the process before us, until their server has closed them; none before the first look.
+    /// Sockets of the process before us, until their server has closed them; none before the first poll.
     old: Mutex<Option<Vec<OldConnection>>>,
     shared: Mutex<Weak<NbdLink>>,
     links: AtomicU32,
@@ -331,7 +331,7 @@ impl Parallel {
         if self.links > 1 {
             return Err(format!(
                 "it no longer promises consistency among connections (multi-conn), and {} cores have one each: serve the \
-                 export as before, or end the data plane, whose successor uses one connection",
+                 export as before, or end the data plane: its successor uses one connection",
                 self.links
             ));
         }
@@ -341,7 +341,7 @@ impl Parallel {
 }
 
 impl OldConnection {
-    /// One look, which ends soon even if the server keeps sending. Whether there will be no other.
+    /// One poll, which ends soon even if the server keeps sending. Whether there will be no other.
     fn is_over(&self, volume: &str) -> bool {
         let mut scratch = [0; 64 << 10];
         for _ in 0..READS_PER_LOOK {

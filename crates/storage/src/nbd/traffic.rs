@@ -1,7 +1,7 @@
 //! What goes over a [`NbdLink`](super::link::NbdLink)'s connection: commands out, answers in, and what they mean for
 //! the requests.
 //!
-//! Nothing the server says is trusted: a magic, a cookie or an order that cannot be ends the connection.
+//! Nothing the server sends is trusted: a magic, a cookie or an order that cannot be ends the connection.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -20,9 +20,9 @@ use super::request::{NbdRequest, Next};
 use crate::{Done, IoError, Volume};
 use softdpu_nbd::wire::{self, Export, Reply};
 
-/// Receive calls per look, so that one volume does not keep a core.
+/// Receive calls per poll, so that one volume does not keep a core.
 const ROUNDS: usize = 512;
-/// Bytes per look, each way, for the same reason: what is left is there at the next.
+/// Bytes per poll, each way, for the same reason: what is left is there at the next.
 const BYTES: usize = 1 << 20;
 
 /// A link's connection and its requests.
@@ -34,7 +34,7 @@ pub(super) struct Inner {
     /// Slots with a command to send, in order.
     pub queue: VecDeque<u32>,
     pub serial: u64,
-    /// The server has just said that it is about to go.
+    /// The server has just announced its shutdown.
     pub leaving: bool,
     pub owners: Vec<Arc<Mailbox>>,
     pub connected: ConnectResult,
@@ -98,12 +98,12 @@ pub(super) enum Outcome {
         reason: String,
         deaf: bool,
     },
-    /// The server says that it is about to go.
+    /// The server announces its shutdown (NBD_ESHUTDOWN).
     Leaving,
 }
 
 impl Inner {
-    /// Sends what can be, up to [`BYTES`]: what is left [waits](Self::has_to_send) for the next look.
+    /// Sends what can be, up to [`BYTES`]: what is left [waits](Self::has_to_send) for the next poll.
     pub(super) fn transmit(&mut self, volume: &Volume, me: &Arc<Mailbox>) -> Outcome {
         let mut room = BYTES;
         while room > 0 {

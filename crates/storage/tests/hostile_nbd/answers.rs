@@ -45,7 +45,7 @@ fn after(nonsense: impl Fn(&[u8; 28]) -> Vec<u8> + Send + Sync + 'static, hangs_
 #[test]
 fn nonsense_in_answers_drops_the_connection_and_the_request_goes_again() {
     after(|asked| reply(0x1234_5678, 0, cookie(asked)), false, "wrong magic");
-    after(|_| reply(REPLY, 0, [0xff; 8]), false, "a cookie nobody used");
+    after(|_| reply(REPLY, 0, [0xff; 8]), false, "a cookie that was never used");
     after(
         |asked| {
             let mut stale = cookie(asked);

@@ -1,4 +1,4 @@
-//! Servers whose handshake cannot be right.
+//! Servers with a handshake that cannot be right.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -11,7 +11,7 @@ use crate::common::{Core, MIB};
 
 pub const SIZE: u64 = 8 * MIB;
 
-/// A server whose every connection runs `talk`.
+/// A server that runs `talk` on every connection.
 pub fn serve(talk: impl Fn(UnixStream, usize) + Send + Sync + 'static) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nbd.sock");

@@ -21,15 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a message's header (struct nlmsghdr).
 const HEADER: usize = 16;
 
-/// What kind of question it is.
+/// What a message asks for (rtnetlink: `RTM_GET…`, `RTM_NEW…`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// About one thing.
-    One,
-    /// About all there are.
-    All,
-    /// No question: makes something.
-    New,
+pub(super) enum Request {
+    /// One object.
+    Get,
+    /// All objects (`NLM_F_DUMP`).
+    Dump,
+    /// To make an object (`NLM_F_CREATE`).
+    Create,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Exchange {
     buffer: Box<[u8]>,
 }
 
-/// A socket that hears of `groups` (RTMGRP_…).
+/// A socket subscribed to `groups` (RTMGRP_…).
 pub(super) fn socket(flags: SocketFlags, groups: u32) -> Result<OwnedFd, Errno> {
     // NETLINK_ROUTE is protocol 0.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags | SocketFlags::CLOEXEC, None)?;
@@ -75,7 +75,7 @@ impl Exchange {
     pub(super) fn ask(
         &mut self,
         doing: &'static str,
-        kind: Kind,
+        request: Request,
         question: RouteNetlinkMessage,
         mut each: impl FnMut(RouteNetlinkMessage),
     ) -> Result<(), NetlinkError> {
@@ -84,10 +84,10 @@ impl Exchange {
         let mut header = NetlinkHeader::default();
         header.sequence_number = self.sequence;
         header.flags = NLM_F_REQUEST
-            | match kind {
-                Kind::One => NLM_F_ACK,
-                Kind::All => NLM_F_DUMP,
-                Kind::New => NLM_F_ACK | NLM_F_CREATE,
+            | match request {
+                Request::Get => NLM_F_ACK,
+                Request::Dump => NLM_F_DUMP,
+                Request::Create => NLM_F_ACK | NLM_F_CREATE,
             };
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
         message.finalize();
@@ -102,7 +102,7 @@ impl Exchange {
             for message in messages(&self.buffer[..len]) {
                 let message = match message {
                     // In a list, one that is not understood is none that was asked for.
-                    Err(_) if kind == Kind::All => continue,
+                    Err(_) if request == Request::Dump => continue,
                     other => other.map_err(|problem| NetlinkError::Answer { doing, problem })?,
                 };
                 if message.header.sequence_number != self.sequence {

@@ -17,7 +17,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 
-use self::exchange::{Exchange, Kind};
+use self::exchange::{Exchange, Request};
 
 pub use self::monitor::{Change, Monitor};
 
@@ -188,7 +188,7 @@ impl Netlink {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));
         let mut found = None;
-        let asked = self.exchange.ask(doing, Kind::One, RouteNetlinkMessage::GetLink(question), |answer| {
+        let asked = self.exchange.ask(doing, Request::Get, RouteNetlinkMessage::GetLink(question), |answer| {
             if let RouteNetlinkMessage::NewLink(link) = answer {
                 found = Some(read::interface(&link));
             }
@@ -212,7 +212,7 @@ impl Netlink {
     pub fn interfaces(&mut self) -> Result<Vec<Interface>, NetlinkError> {
         let mut all = Vec::new();
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        self.exchange.ask("listing interfaces", Kind::All, question, |answer| {
+        self.exchange.ask("listing interfaces", Request::Dump, question, |answer| {
             if let RouteNetlinkMessage::NewLink(link) = answer {
                 all.push(read::interface(&link));
             }
@@ -227,7 +227,7 @@ impl Netlink {
 
     fn addresses(&mut self, mut each: impl FnMut(u32, (IpAddr, u8))) -> Result<(), NetlinkError> {
         let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        self.exchange.ask("listing addresses", Kind::All, question, |answer| {
+        self.exchange.ask("listing addresses", Request::Dump, question, |answer| {
             if let RouteNetlinkMessage::NewAddress(message) = answer
                 && let Some(address) = read::address(&message)
             {
@@ -251,7 +251,7 @@ impl Netlink {
         question.attributes.push(RouteAttribute::Destination(address));
         let mut found = None;
         let question = RouteNetlinkMessage::GetRoute(question);
-        let asked = self.exchange.ask("looking a route up", Kind::One, question, |answer| {
+        let asked = self.exchange.ask("looking a route up", Request::Get, question, |answer| {
             if let RouteNetlinkMessage::NewRoute(route) = answer {
                 found = Some((route.header.kind, read::route(&route)));
             }
@@ -280,7 +280,7 @@ impl Netlink {
     pub fn neighbour(&mut self, interface: u32, address: IpAddr) -> Result<Option<Neighbour>, NetlinkError> {
         let mut found = None;
         let question = RouteNetlinkMessage::GetNeighbour(neighbour(interface, address));
-        let asked = self.exchange.ask("looking a neighbour up", Kind::One, question, |answer| {
+        let asked = self.exchange.ask("looking a neighbour up", Request::Get, question, |answer| {
             if let RouteNetlinkMessage::NewNeighbour(neighbour) = answer {
                 found = read::neighbour(&neighbour);
             }
@@ -299,7 +299,7 @@ impl Netlink {
     pub fn resolve(&mut self, interface: u32, address: IpAddr) -> Result<(), NetlinkError> {
         let mut message = neighbour(interface, address);
         message.header.flags = NeighbourFlags::Use;
-        self.exchange.ask("resolving a neighbour", Kind::New, RouteNetlinkMessage::NewNeighbour(message), |_| ())
+        self.exchange.ask("resolving a neighbour", Request::Create, RouteNetlinkMessage::NewNeighbour(message), |_| ())
     }
 }
 

@@ -76,7 +76,7 @@ impl Monitor {
                 }
                 Err(errno) => return Err(NetlinkError::at("hearing of changes")(errno)),
             };
-            // What is not understood is of a kind that is not told of here.
+            // A message that cannot be decoded is of a kind that is not reported here.
             for message in messages(&self.buffer[..len]).flatten() {
                 if let NetlinkPayload::InnerMessage(message) = message.payload
                     && let Some(change) = change(&message)

@@ -44,7 +44,7 @@ pub enum PortError {
         capability: &'static str,
     },
     /// Another program, or another port of this one, has it.
-    #[error("{name}: {doing} failed as somebody else holds it; {remedy}")]
+    #[error("{name}: {doing} failed as another program or port holds it; {remedy}")]
     Busy {
         /// The interface.
         name: String,
@@ -92,8 +92,8 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether what the port is an end of is gone for good, as a TAP whose interface was deleted: no call on it does
-    /// anything again.
+    /// Whether what the port is an end of is gone for good, as a TAP after its interface was deleted: no call on it
+    /// does anything again.
     pub fn is_final(&self) -> bool {
         matches!(self, PortError::Kernel { source, .. } if Errno::from_io_error(source) == Some(Errno::BADFD))
     }

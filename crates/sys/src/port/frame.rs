@@ -44,3 +44,15 @@ pub struct Counters {
     /// Received frames that were dropped as they belong to a VLAN on top of this interface.
     pub tagged: u64,
 }
+
+impl Counters {
+    /// Counts frames that were received and gives them to `batch`, which is not called when there are none. How many
+    /// there were.
+    pub(super) fn deliver(&mut self, frames: &mut [Frame<'_>], batch: impl FnOnce(&mut [Frame<'_>])) -> usize {
+        self.received += frames.len() as u64;
+        if !frames.is_empty() {
+            batch(frames);
+        }
+        frames.len()
+    }
+}

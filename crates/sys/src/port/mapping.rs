@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// A mapping of this process. It hands out its address only: who makes references answers for them.
+/// A mapping of this process. It hands out its address only: the code that makes references answers for them.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -53,7 +53,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; whoever had addresses in it is gone with the owner.
+        // SAFETY: made by mmap with this length; what had addresses in it is gone with the owner.
         // An error would mean that it was not mapped, which leaves nothing to do.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }

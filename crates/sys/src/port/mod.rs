@@ -14,7 +14,7 @@
 //!                                      write; theirs until the closure returns
 //!  reserve(len) → write → commit(…)    a frame built in the port's own memory …
 //!  flush()                             … and handed to the kernel with all that were committed before it
-//!  send(&[Outgoing { … }])             frames whose payload is in memory of others (guests)
+//!  send(&[Outgoing { … }])             frames with their payload in memory of others (guests)
 //! ```
 //!
 //! No call blocks. `fd()` becomes readable when a frame has come (poll, epoll, io_uring's poll).

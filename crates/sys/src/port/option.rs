@@ -1,4 +1,4 @@
-//! Socket options whose value is a C structure or int.
+//! Socket options with a C structure or an int as value.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -150,7 +150,7 @@ fn a_sink_keeps_the_host_from_complaining() {
         std::thread::sleep(std::time::Duration::from_millis(wait));
         socket.take_error().unwrap().is_some()
     };
-    assert!(!refused(200), "somebody complained");
+    assert!(!refused(200), "the port was refused");
     drop(sink);
     until("without the sink the host complains", || refused(20));
 }

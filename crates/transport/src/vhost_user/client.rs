@@ -40,7 +40,7 @@ pub struct Outgoing {
     pub bytes: Vec<u8>,
     /// How many descriptors to attach.
     pub fds: usize,
-    /// The request whose answer to wait for, if there will be one.
+    /// The request to wait for an answer to, if there will be one.
     pub answer: Option<RequestId>,
 }
 

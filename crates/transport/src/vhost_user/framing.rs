@@ -20,7 +20,7 @@ const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 const KNOWN_FLAGS: u32 = VERSION_MASK | REPLY | NEED_REPLY;
 
-/// A header whose version, flags and size have been checked.
+/// A header with checked version, flags and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The request id. Ids of front-end and back-end requests are separate number spaces.
@@ -77,7 +77,7 @@ impl Header {
         bytes
     }
 
-    /// The header followed by `payload`, whose length replaces `size`.
+    /// The header followed by `payload`; its length replaces `size`.
     pub(crate) fn frame(mut self, payload: &[u8]) -> Vec<u8> {
         self.size = payload.len() as u32;
         let mut bytes = Vec::with_capacity(HEADER_SIZE + payload.len());

@@ -56,7 +56,7 @@ pub struct RingLayout {
     pub device: (u64, u64),
 }
 
-/// Where processing of a ring stands (vhost-user: Vring descriptor index for split virtqueues, indices for packed
+/// The position of a ring (vhost-user: Vring descriptor index for split virtqueues, indices for packed
 /// virtqueues).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -102,7 +102,7 @@ impl Outcome {
     }
 }
 
-/// A connection whose data plane always does what it is told, or always fails.
+/// A connection to a data plane that carries out every command, or fails every one.
 pub struct Link {
     pub disk: Disk,
     pub session: Session,

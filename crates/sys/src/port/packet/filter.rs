@@ -51,7 +51,7 @@ pub(super) const NOTHING: [libc::sock_filter; 1] = [op(RETURN, 0, 0, 0)];
 /// Lets the socket have only what `program` returns more than zero for.
 pub(super) fn attach(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the option takes a sock_fprog whose instructions are borrowed for the call; the kernel copies them.
+    // SAFETY: the option takes a sock_fprog with instructions that are borrowed for the call; the kernel copies them.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -167,7 +167,7 @@ impl PacketSocket {
 
     /// Frames that the kernel dropped so far as the ring was full. A system call.
     pub fn kernel_drops(&mut self) -> u64 {
-        // The kernel counts from the last look.
+        // The kernel counts from the last call.
         if let Ok(statistics) = get::<libc::tpacket_stats>(self.fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS) {
             self.kernel_drops += u64::from(statistics.tp_drops);
         }
@@ -177,7 +177,7 @@ impl PacketSocket {
     /// Whether the interface still works: to be asked when `fd()` has an error, or now and then. A system call.
     ///
     /// # Errors
-    /// [`PortError::Down`] when it was set down since the last look, [`PortError::NoInterface`] when it is gone.
+    /// [`PortError::Down`] when it was set down since the last call, [`PortError::NoInterface`] when it is gone.
     pub fn check(&self) -> Result<(), PortError> {
         let pending = get::<i32>(self.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
         let errno = match pending {
@@ -226,11 +226,7 @@ impl PacketSocket {
                 None => self.counters.truncated += 1,
             }
         }
-        let count = frames.len();
-        self.counters.received += count as u64;
-        if count > 0 {
-            batch(&mut frames);
-        }
+        let count = self.counters.deliver(&mut frames, batch);
         drop(frames);
         self.ring.release();
         Ok(count)
@@ -282,7 +278,7 @@ impl PacketSocket {
         Ok(gone)
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are
+    /// Hands frames with their payload elsewhere to the kernel, after those that are queued. So many of the first are
     /// gone: sent, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors

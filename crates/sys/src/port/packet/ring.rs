@@ -91,7 +91,7 @@ impl Ring {
             return None;
         }
         let header = self.header(self.next);
-        // SAFETY: inside the mapping; the kernel does not write a slot whose status says user.
+        // SAFETY: inside the mapping; the kernel does not write a slot with the user status.
         let (len, snaplen, mac) = unsafe { ((*header).tp_len, (*header).tp_snaplen, (*header).tp_mac) };
         let (len, snaplen, mac) = (len as usize, snaplen as usize, usize::from(mac));
         self.next = (self.next + 1) % self.count;

@@ -1,4 +1,4 @@
-//! TAP: an interface of the host whose other end is here, with virtio-net's offloads.
+//! TAP: an interface of the host with its other end in this process, with virtio-net's offloads.
 //!
 //! A frame a read or write, as the kernel has no batch call for TAP; large frames (64 KiB with segmentation offload)
 //! make up for it.
@@ -180,13 +180,10 @@ impl Tap {
             frames.push(Frame { header: VnetHeader::from_bytes(header), bytes });
             rest = behind;
         }
-        let count = frames.len();
-        self.counters.received += count as u64;
-        if count > 0 {
-            batch(&mut frames);
-            return Ok(count);
+        match self.counters.deliver(&mut frames, batch) {
+            0 => outcome.map(|()| 0),
+            count => Ok(count),
         }
-        outcome.map(|()| 0)
     }
 
     /// Space for a frame of `len` bytes; none while frames wait that fill the port's memory ([`flush`](Self::flush)).
@@ -230,7 +227,7 @@ impl Tap {
         outcome.map(|()| done).map_err(|errno| self.down(errno))
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are
+    /// Hands frames with their payload elsewhere to the kernel, after those that are queued. So many of the first are
     /// gone: sent, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors

@@ -117,7 +117,7 @@ pub(super) fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
         value: (&raw const value).expose_provenance() as u64,
         flags: 0,
     };
-    // SAFETY: `map` is a map of sockets (XdpProgram sees to that), whose keys and values have four bytes; both live
+    // SAFETY: `map` is a map of sockets (XdpProgram sees to that) with keys and values of four bytes; both live
     // through the call, which only reads them.
     unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(|_| ())
 }

@@ -15,7 +15,7 @@ enum Label {
     Pass,
 }
 
-enum Line {
+enum Statement {
     Do(Instruction),
     /// A jump if register and source or immediate compare as the code says.
     Jump(u8, Register, Register, i32, Label),
@@ -50,7 +50,7 @@ const JNE_K: u8 = 0x55;
 const JGT_X: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// A load of 64 bits in two instructions; with this source, of the map whose descriptor is the immediate.
+/// A load of 64 bits in two instructions; with this source, of the map with the immediate as descriptor.
 const LD_WIDE: u8 = 0x18;
 const MAP_FD: Register = 1;
 
@@ -66,8 +66,8 @@ const ETHERTYPE: i16 = 12;
 const IP: i16 = 14;
 const UDP: i32 = 17;
 
-const fn op(code: u8, destination: Register, source: Register, offset: i16, immediate: i32) -> Line {
-    Line::Do(Instruction { code, registers: source << 4 | destination, offset, immediate })
+const fn op(code: u8, destination: Register, source: Register, offset: i16, immediate: i32) -> Statement {
+    Statement::Do(Instruction { code, registers: source << 4 | destination, offset, immediate })
 }
 
 /// 16 bits of a frame as the machine loads them.
@@ -78,10 +78,10 @@ const fn wire(value: u16) -> i32 {
 /// r1: context; r2: frame; r3: its end; r4: what is compared with it; r5: what was read.
 pub(super) fn instructions(map: BorrowedFd<'_>, selection: Selection) -> Vec<Instruction> {
     use Label::{Pass, Port, Redirect, V4, V6};
-    use Line::{At, Jump};
-    let mut lines = Vec::new();
+    use Statement::{At, Jump};
+    let mut statements = Vec::new();
     if let Selection::UdpPort(port) = selection {
-        lines.extend([
+        statements.extend([
             op(LDX_W, R2, R1, DATA, 0),
             op(LDX_W, R3, R1, DATA_END, 0),
             op(MOV_X, R4, R2, 0, 0),
@@ -120,7 +120,7 @@ pub(super) fn instructions(map: BorrowedFd<'_>, selection: Selection) -> Vec<Ins
             op(EXIT, NONE, NONE, 0, 0),
         ]);
     }
-    lines.extend([
+    statements.extend([
         At(Redirect),
         op(LDX_W, R2, R1, RX_QUEUE, 0),
         op(LD_WIDE, R1, MAP_FD, 0, map.as_raw_fd()),
@@ -129,24 +129,24 @@ pub(super) fn instructions(map: BorrowedFd<'_>, selection: Selection) -> Vec<Ins
         op(CALL, NONE, NONE, 0, REDIRECT_MAP),
         op(EXIT, NONE, NONE, 0, 0),
     ]);
-    resolve(&lines)
+    resolve(&statements)
 }
 
 /// Puts the distance into each jump: instructions from the one after it to its label.
-fn resolve(lines: &[Line]) -> Vec<Instruction> {
+fn resolve(statements: &[Statement]) -> Vec<Instruction> {
     let place = |label: Label| {
-        let before = lines.iter().take_while(|line| !matches!(line, Line::At(at) if *at == label));
-        before.filter(|line| !matches!(line, Line::At(_))).count() as i16
+        let before = statements.iter().take_while(|statement| !matches!(statement, Statement::At(at) if *at == label));
+        before.filter(|statement| !matches!(statement, Statement::At(_))).count() as i16
     };
-    let mut all = Vec::with_capacity(lines.len());
-    for line in lines {
-        match *line {
-            Line::Do(instruction) => all.push(instruction),
-            Line::Jump(code, register, source, immediate, to) => {
+    let mut all = Vec::with_capacity(statements.len());
+    for statement in statements {
+        match *statement {
+            Statement::Do(instruction) => all.push(instruction),
+            Statement::Jump(code, register, source, immediate, to) => {
                 let offset = place(to) - all.len() as i16 - 1;
                 all.push(Instruction { code, registers: source << 4 | register, offset, immediate });
             }
-            Line::At(_) => {}
+            Statement::At(_) => {}
         }
     }
     all

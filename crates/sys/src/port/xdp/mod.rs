@@ -188,11 +188,7 @@ impl XdpSocket {
                 None => self.counters.truncated += 1,
             }
         }
-        let count = frames.len();
-        self.counters.received += count as u64;
-        if count > 0 {
-            batch(&mut frames);
-        }
+        let count = self.counters.deliver(&mut frames, batch);
         drop(frames);
         // There are as many chunks as the fill ring has entries, so they always fit.
         let fill = self.fill.produced();
@@ -222,8 +218,8 @@ impl XdpSocket {
         unsafe { self.umem.bytes(address, len) }
     }
 
-    /// Queues the first `len` bytes of the space last reserved. Whether there was any. A frame whose header asks for
-    /// offloads is refused and counted.
+    /// Queues the first `len` bytes of the space last reserved. Whether there was any. A frame with a header that asks
+    /// for offloads is refused and counted.
     pub fn commit(&mut self, header: VnetHeader, len: usize) -> bool {
         let Some(reserved) = self.open.take() else { return false };
         if !header.is_plain() {
@@ -264,8 +260,8 @@ impl XdpSocket {
         Ok(self.tx.consumed().wrapping_sub(before) as usize)
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued; they are copied. So many of
-    /// the first are gone: queued for the NIC, or dropped and counted; the rest is to be tried again later.
+    /// Hands frames with their payload elsewhere to the kernel, after those that are queued; they are copied. So many
+    /// of the first are gone: queued for the NIC, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).
@@ -290,7 +286,7 @@ impl XdpSocket {
         Ok(gone)
     }
 
-    /// Takes back the chunks whose frames were sent.
+    /// Takes back the chunks of frames that were sent.
     fn complete(&mut self) {
         let (first, last) = (self.completion.consumed(), self.completion.produced());
         let count = last.wrapping_sub(first);
@@ -312,8 +308,8 @@ impl XdpSocket {
     fn wake_receiver(&self) -> Result<(), PortError> {
         // SAFETY: no memory is involved: nothing is received but the wake-up.
         let answer = unsafe {
-            let (none, nobody) = (std::ptr::null_mut(), std::ptr::null_mut());
-            libc::recvfrom(self.fd.as_raw_fd(), none, 0, libc::MSG_DONTWAIT, nobody, std::ptr::null_mut())
+            let (none, no_address) = (std::ptr::null_mut(), std::ptr::null_mut());
+            libc::recvfrom(self.fd.as_raw_fd(), none, 0, libc::MSG_DONTWAIT, no_address, std::ptr::null_mut())
         };
         match if answer < 0 { last_error() } else { Errno::AGAIN } {
             Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::NOBUFS => Ok(()),
@@ -333,7 +329,7 @@ fn gather<M: IoMemory>(frame: &Outgoing<'_, M>, space: &mut [u8]) -> bool {
         let part = piece.len().min(rest.len());
         let (now, later) = rest.split_at_mut(part);
         // SAFETY: the piece is mapped while its owner lives (IoMemory), which is borrowed, and has `part` bytes; `now`
-        // is other memory, as nobody has a reference to the piece.
+        // is other memory, as there is no reference to the piece.
         unsafe { std::ptr::copy_nonoverlapping(piece.base().cast_const(), now.as_mut_ptr(), part) };
         cursor.advance(part);
         rest = later;

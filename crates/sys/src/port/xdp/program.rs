@@ -84,7 +84,7 @@ impl XdpProgram {
         })
     }
 
-    /// Takes over a program that another process attached and whose [`map`](Self::map) and [`link`](Self::link) it kept
+    /// Takes over a program that another process attached, of which it kept [`map`](Self::map) and [`link`](Self::link)
     /// and handed over.
     ///
     /// # Errors

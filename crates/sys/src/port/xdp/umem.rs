@@ -29,7 +29,7 @@ impl Umem {
         self.huge
     }
 
-    /// How the kernel is told of it.
+    /// Its registration with the kernel.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.mapping.base().expose_provenance() as u64,

@@ -51,7 +51,7 @@ pub enum Action {
     Backend(BackendMessage),
     /// Close this descriptor: the session needs it no longer. Replies before it in the list must have been sent.
     Release(FdId),
-    /// The message was refused, the front end has been told so by the reply before this, and the connection goes on. To
+    /// The message was refused by the reply before this, and the connection goes on. To
     /// be logged and counted.
     Refused(Refused),
 }
@@ -77,7 +77,7 @@ pub enum Command {
         /// The whole new table. Guest addresses do not overlap; nothing is empty or wraps. That the files are as large
         /// as the regions say is for the caller to check.
         regions: Vec<MemoryRegion>,
-        /// Running queues whose rings are not in the new table: stop them with an error to the front end before the old
+        /// Running queues with rings outside the new table: stop them with an error to the front end before the old
         /// memory goes.
         broken: Vec<QueueIndex>,
     },
@@ -94,8 +94,8 @@ pub enum Command {
     /// [`Ack::Stopped`].
     ///
     /// Requests are to be completed first, also where they may stay behind as records in the in-flight region
-    /// (GET_VRING_BASE_INFLIGHT): what a back end is in the middle of could otherwise take effect after whoever goes on
-    /// from the records has done it again. Only what a back end does not finish within a deadline stays behind.
+    /// (GET_VRING_BASE_INFLIGHT): what a back end is in the middle of could otherwise take effect after a successor
+    /// has repeated it from the records. Only what a back end does not finish within a deadline stays behind.
     QueueStop(QueueIndex),
     /// The dirty log or the wish to log changed. Answer with [`Ack::Done`].
     DirtyLog(DirtyLog),
@@ -242,7 +242,7 @@ pub enum ResetCause {
 pub enum Ack {
     /// Done.
     Done,
-    /// [`Command::QueueStop`]: stopped, and processing stands here.
+    /// [`Command::QueueStop`]: stopped, at this position.
     Stopped {
         /// Position for GET_VRING_BASE.
         base: VringBase,
@@ -259,7 +259,7 @@ pub enum Ack {
 }
 
 impl Ack {
-    pub(super) fn kind(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Ack::Done => "Done",
             Ack::Stopped { .. } => "Stopped",

@@ -1,11 +1,9 @@
 //! The memory table: SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
-use super::command::{Command, FdId, MemoryRegion, QueueIndex};
-use super::state::{State, VringRun};
-use super::{DeviceModel, Finish, Step};
+use serde::{Deserialize, Serialize};
+
+use super::command::{FdId, MemoryRegion};
 use crate::vhost_user::error::Fault;
-use crate::vhost_user::features::ProtocolFeatures;
-use crate::vhost_user::layout::{RingFormat, VringBase};
 use crate::vhost_user::messages::RegionDescription;
 
 /// Regions need no alignment of their own (a region of libblkio ends where its queues end), but the two ways to reach a
@@ -14,82 +12,67 @@ use crate::vhost_user::messages::RegionDescription;
 /// trying.
 const PAGE: u64 = 4096;
 
-impl State {
-    pub(super) fn set_mem_table(
-        &mut self,
-        device: &dyn DeviceModel,
-        regions: &[RegionDescription],
-        fds: &[FdId],
-    ) -> Result<Step, Fault> {
-        let table = regions.iter().zip(fds).map(|(region, fd)| with_fd(region, *fd)).collect();
-        self.change_memory(device, table)
+/// The regions of guest memory that the front end has shared. What is in the table was checked, so no region wraps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct MemoryTable(Vec<MemoryRegion>);
+
+impl MemoryTable {
+    pub(super) fn regions(&self) -> &[MemoryRegion] {
+        &self.0
     }
 
-    pub(super) fn add_mem_reg(
-        &mut self,
-        device: &dyn DeviceModel,
-        region: RegionDescription,
-        fd: Option<FdId>,
-    ) -> Result<Step, Fault> {
-        self.require(ProtocolFeatures::CONFIGURE_MEM_SLOTS)?;
+    /// SET_MEM_TABLE: the whole table, one descriptor a region.
+    pub(super) fn set(&mut self, regions: &[RegionDescription], fds: &[FdId], slots: usize) -> Result<(), Fault> {
+        self.0 = regions.iter().zip(fds).map(|(region, fd)| with_fd(region, *fd)).collect();
+        self.check(slots)
+    }
+
+    /// ADD_MEM_REG.
+    pub(super) fn add(&mut self, region: RegionDescription, fd: Option<FdId>, slots: usize) -> Result<(), Fault> {
         let fd = fd.ok_or(Fault::FileDescriptors { found: 0, expected: 1 })?;
-        let mut table = self.regions.clone();
-        table.push(with_fd(&region, fd));
-        self.change_memory(device, table)
+        self.0.push(with_fd(&region, fd));
+        self.check(slots)
     }
 
-    pub(super) fn rem_mem_reg(&mut self, region: RegionDescription) -> Result<Step, Fault> {
-        self.require(ProtocolFeatures::CONFIGURE_MEM_SLOTS)?;
+    /// REM_MEM_REG: the region is "identified by its guest address, user address and size. The mmap offset is ignored."
+    pub(super) fn remove(&mut self, region: RegionDescription) -> Result<(), Fault> {
         let RegionDescription { guest_address, size, user_address, mmap_offset: _ } = region;
-        // vhost-user, REM_MEM_REG: "identified by its guest address, user address and size. The mmap offset is
-        // ignored."
-        let found = self.regions.iter().position(|have| {
+        let found = self.0.iter().position(|have| {
             have.guest_address == guest_address && have.user_address == user_address && have.size == size
         });
         let Some(found) = found else {
             return Err(Fault::NoSuchRegion { guest_address, user_address, size });
         };
-        let mut table = self.regions.clone();
-        table.remove(found);
-        self.replace_memory(table)
-    }
-
-    fn change_memory(&mut self, device: &dyn DeviceModel, table: Vec<MemoryRegion>) -> Result<Step, Fault> {
-        check_table(&table, device.memory_slots())?;
-        self.replace_memory(table)
-    }
-
-    fn replace_memory(&mut self, table: Vec<MemoryRegion>) -> Result<Step, Fault> {
-        self.regions = table;
-        let format = RingFormat::of(self.features.unwrap_or(0));
-        let mut broken = Vec::new();
-        for (index, ring) in self.vrings.iter().enumerate().filter(|(_, ring)| ring.run == VringRun::Running) {
-            let index = index as u16;
-            let mapped = match (ring.address, ring.size) {
-                (Some(address), Some(size)) => self.check_mapped(index, &address, format, size).is_ok(),
-                _ => false,
-            };
-            if !mapped {
-                broken.push(QueueIndex(index));
-            }
-        }
-        let finish = if broken.is_empty() { Finish::Status } else { Finish::Broken(broken.clone()) };
-        Ok(Step::Then(Command::MemoryChange { regions: self.regions.clone(), broken }, finish))
-    }
-
-    /// The queues have lost their memory and stand where `bases` say.
-    pub(super) fn broken(&mut self, queues: &[QueueIndex], bases: &[VringBase]) -> Result<(), Fault> {
-        let format = RingFormat::of(self.features.unwrap_or(0));
-        for base in bases {
-            super::check_position(*base, format)?;
-        }
-        for (queue, base) in queues.iter().zip(bases) {
-            let ring = &mut self.vrings[usize::from(queue.0)];
-            ring.base = Some(base.to_wire());
-            ring.kick = None;
-            ring.run = VringRun::Broken;
-        }
+        self.0.remove(found);
         Ok(())
+    }
+
+    /// The guest address behind the last region.
+    pub(super) fn end(&self) -> u64 {
+        self.0.iter().map(|region| region.guest_address + region.size).max().unwrap_or(0)
+    }
+
+    /// Whether `len` bytes at a user address lie inside one region.
+    pub(super) fn contains(&self, address: u64, len: u64) -> bool {
+        self.0.iter().any(|region| {
+            address >= region.user_address
+                && address - region.user_address <= region.size
+                && len <= region.size - (address - region.user_address)
+        })
+    }
+
+    /// Checks the whole table.
+    pub(super) fn check(&self, slots: usize) -> Result<(), Fault> {
+        if self.0.len() > slots {
+            return Err(Fault::TooManyRegions { found: self.0.len(), most: slots });
+        }
+        self.0.iter().try_for_each(check_region)?;
+        let mut sorted: Vec<&MemoryRegion> = self.0.iter().collect();
+        sorted.sort_by_key(|region| region.guest_address);
+        check_guest_addresses(&sorted)?;
+        sorted.sort_by_key(|region| region.user_address);
+        check_user_addresses(&sorted)
     }
 }
 
@@ -98,23 +81,20 @@ fn with_fd(region: &RegionDescription, fd: FdId) -> MemoryRegion {
     MemoryRegion { guest_address, size, user_address, mmap_offset, fd }
 }
 
-/// Checks a whole table.
-pub(super) fn check_table(table: &[MemoryRegion], slots: usize) -> Result<(), Fault> {
-    if table.len() > slots {
-        return Err(Fault::TooManyRegions { found: table.len(), most: slots });
-    }
-    table.iter().try_for_each(check_region)?;
-    let mut sorted: Vec<&MemoryRegion> = table.iter().collect();
-    sorted.sort_by_key(|region| region.guest_address);
+/// No guest address may be in two regions. Sorted by guest address.
+fn check_guest_addresses(sorted: &[&MemoryRegion]) -> Result<(), Fault> {
     for pair in sorted.windows(2) {
         if pair[0].guest_address + pair[0].size > pair[1].guest_address {
             let (first, second) = (pair[0].guest_address, pair[1].guest_address);
             return Err(Fault::Overlap { space: "guest address", first, second });
         }
     }
-    // The same memory may be in two places of the guest's address space, and is then at one place in the front end's.
-    // Two different files cannot be.
-    sorted.sort_by_key(|region| region.user_address);
+    Ok(())
+}
+
+/// The same memory may be in two places of the guest's address space, and is then at one place in the front end's.
+/// Two different files cannot be. Sorted by user address.
+fn check_user_addresses(sorted: &[&MemoryRegion]) -> Result<(), Fault> {
     let mut furthest: Option<&MemoryRegion> = None;
     for region in sorted {
         if let Some(before) = furthest.filter(|it| it.user_address + it.size > region.user_address)

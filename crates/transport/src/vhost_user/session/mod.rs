@@ -1,14 +1,17 @@
 //! The session: one front end's connection, from its first message to its last.
 
+mod backend_channel;
 mod command;
-mod config;
+mod config_space;
 mod inflight;
 mod log;
 mod memory;
 mod negotiation;
 mod saved;
 mod state;
+mod step;
 mod vring;
+mod vrings;
 
 pub use command::{
     Ack, Action, BackendMessage, Command, CommandId, DirtyLog, FdId, InflightRef, MemoryRegion, QueueChange,
@@ -17,12 +20,14 @@ pub use command::{
 pub use saved::{Restored, SavedSession};
 
 use self::state::State;
+use self::step::{Answer, Finish, Step};
+use self::vring::RingState;
 use super::codec::Writer;
 use super::error::{Fault, ProtocolError};
 use super::features::ProtocolFeatures;
 use super::framing::{Header, MAX_FDS};
-use super::layout::{RingFormat, VringBase};
-use super::messages::{InflightDescription, Message, RequestId, request};
+use super::layout::VringBase;
+use super::messages::{Message, RequestId, request};
 
 /// What a session has to know about the device behind it. Answers must not change while a connection lasts, but for
 /// [`read_config`](DeviceModel::read_config) and [`needs_reset`](DeviceModel::needs_reset).
@@ -73,7 +78,7 @@ pub struct Session {
     next_command: u64,
 }
 
-/// A message whose command has not been acknowledged.
+/// A message that waits for the acknowledgement of its command.
 #[derive(Clone, Debug)]
 struct Pending {
     id: CommandId,
@@ -83,57 +88,10 @@ struct Pending {
     finish: Finish,
 }
 
-/// What a handler makes of a message, its draft aside.
-enum Step {
-    /// The draft holds, this is the reply.
-    Done(Answer),
-    /// The draft holds once the command is acknowledged.
-    Then(Command, Finish),
-}
-
-impl Step {
-    /// Nothing to be told beyond success.
-    const OK: Result<Step, Fault> = Ok(Step::Done(Answer::Status));
-}
-
-/// What to send back.
-enum Answer {
-    /// A status of zero, if it was asked for.
-    Status,
-    /// The request's own reply.
-    Payload(Vec<u8>),
-}
-
-impl Answer {
-    fn number(value: u64) -> Self {
-        Answer::Payload(Writer::new().u64(value).done())
-    }
-}
-
-/// How to go on after the acknowledgement.
-#[derive(Clone, Debug)]
-enum Finish {
-    /// A status of zero, if it was asked for.
-    Status,
-    /// A queue runs: what was kept back for that moment is sent.
-    Started,
-    /// SET_LOG_BASE has a reply of its own: its payload.
-    Log(Vec<u8>),
-    /// GET_VRING_BASE: position into the draft and into the reply.
-    Base(QueueIndex),
-    /// The status was set to 0: positions of the queues that ran, into the draft.
-    Reset,
-    /// Positions of the queues that lost their memory, into the draft.
-    Broken(Vec<QueueIndex>),
-    /// GET_INFLIGHT_FD: describe the file and attach it.
-    Inflight(InflightDescription),
-}
-
 impl Session {
-    /// A connection on which nothing has been said.
+    /// A connection without a message so far.
     pub fn new(device: &dyn DeviceModel) -> Self {
-        let vrings = vec![state::Vring::default(); queue_limit(device).into()];
-        Session { state: State { vrings, ..State::default() }, pending: None, next_command: 1 }
+        Session { state: State::new(queue_limit(device)), pending: None, next_command: 1 }
     }
 
     /// Whether a message can be handed over: no command waits for its acknowledgement.
@@ -141,7 +99,7 @@ impl Session {
         self.pending.is_none()
     }
 
-    /// The request whose command waits for its acknowledgement.
+    /// The request that waits for the acknowledgement of its command.
     pub fn waiting(&self) -> Option<(CommandId, RequestId)> {
         let pending = self.pending.as_ref()?;
         Some((pending.id, RequestId(pending.header.map_or(0, |header| header.request))))
@@ -149,52 +107,47 @@ impl Session {
 
     /// Negotiated virtio feature bits, once there are any.
     pub fn features(&self) -> Option<u64> {
-        self.state.features
+        self.state.negotiation.features()
     }
 
     /// Negotiated protocol features.
     pub fn protocol_features(&self) -> ProtocolFeatures {
-        self.state.protocol_features.unwrap_or_default()
+        self.state.negotiation.protocol_features()
     }
 
     /// The device status as the driver last wrote it (virtio 1.3 §2.1).
     pub fn status(&self) -> u8 {
-        self.state.status
+        self.state.negotiation.status()
     }
 
     /// The queues that run.
     pub fn running(&self) -> impl Iterator<Item = QueueIndex> + '_ {
-        let rings = self.state.vrings.iter().enumerate();
-        rings.filter(|(_, ring)| ring.run == state::VringRun::Running).map(|(index, _)| QueueIndex(index as u16))
+        self.state.vrings.in_state(RingState::Running).map(|(index, _)| index)
     }
 
-    /// The queues that a memory change left without their rings, and where they stand.
+    /// The queues that a memory change left without their rings, and their positions.
     pub fn broken(&self) -> impl Iterator<Item = (QueueIndex, VringBase)> + '_ {
-        let format = RingFormat::of(self.state.features.unwrap_or(0));
-        let rings = self.state.vrings.iter().enumerate().filter(|(_, ring)| ring.run == state::VringRun::Broken);
-        rings.map(move |(index, ring)| {
-            let base = ring.base.map_or(format.initial_base(), |number| VringBase::from_wire(format, number));
-            (QueueIndex(index as u16), base)
-        })
+        let format = self.state.negotiation.format();
+        self.state.vrings.in_state(RingState::Broken).map(move |(index, ring)| (index, ring.base(format)))
     }
 
-    /// The eventfd that tells the front end of a broken queue, if it wants to know (vhost-user: SET_VRING_ERR).
+    /// The eventfd to signal when a queue breaks, if the front end has sent one (vhost-user: SET_VRING_ERR).
     pub fn error_descriptor(&self, queue: QueueIndex) -> Option<FdId> {
-        self.state.vrings.get(usize::from(queue.0))?.err
+        self.state.vrings.get(queue)?.err
     }
 
     /// Every descriptor the session still refers to, ascending. After a restart all others can be closed.
     pub fn descriptors(&self) -> impl Iterator<Item = FdId> + '_ {
-        self.state.held().into_iter()
+        self.state.descriptors().into_iter()
     }
 
     /// Takes one message. `payload` are the `header.size` bytes after the header, `fds` the handles of all descriptors
     /// that came with it, in their order.
     ///
     /// # Errors
-    /// The connection must be closed with this reason logged: nobody waits for a status that could carry it. The
+    /// The connection must be closed with this reason logged: no status was asked for that could carry it. The
     /// session is as it was before the message; what came with the message and [`Session::descriptors`] does not name
-    /// is the caller's to close. Go on with [`Session::disconnect`]. Messages whose sender waits for a status are
+    /// is the caller's to close. Go on with [`Session::disconnect`]. Messages that ask for a status are
     /// answered with a failure instead, and come back as [`Action::Refused`].
     pub fn message(
         &mut self,
@@ -256,8 +209,7 @@ impl Session {
     /// session is as new.
     pub fn disconnect(&mut self) -> Vec<Action> {
         let received = self.pending.take().map_or(Vec::new(), |pending| pending.received);
-        let vrings = vec![state::Vring::default(); self.state.vrings.len()];
-        let draft = State { vrings, ..State::default() };
+        let draft = State::new(self.state.vrings.count());
         self.suspend(None, received, draft, Command::Reset(ResetCause::Disconnect), Finish::Status)
     }
 
@@ -265,12 +217,12 @@ impl Session {
     /// did not ask for such messages, or if no queue runs, in which case it is sent when one starts (vhost-user:
     /// Suspended device state).
     pub fn config_changed(&mut self) -> Option<BackendMessage> {
-        if self.state.running().is_some() {
-            return self.state.config_change_message();
+        if self.state.vrings.is_any_running() {
+            return self.state.backend_channel.config_change(&self.state.negotiation);
         }
-        self.state.config_changed = true;
-        if let Some(pending) = &mut self.pending {
-            pending.draft.config_changed = pending.header.is_some();
+        self.state.backend_channel.defer_config_change();
+        if let Some(pending) = self.pending.as_mut().filter(|pending| pending.header.is_some()) {
+            pending.draft.backend_channel.defer_config_change();
         }
         None
     }
@@ -279,7 +231,7 @@ impl Session {
     /// notification" (virtio 1.3 §2.1.2). As [`config_changed`](Self::config_changed), if the front end can read the
     /// device's status.
     pub fn needs_reset(&mut self) -> Option<BackendMessage> {
-        if self.state.has(ProtocolFeatures::STATUS) { self.config_changed() } else { None }
+        if self.state.negotiation.has(ProtocolFeatures::STATUS) { self.config_changed() } else { None }
     }
 
     fn suspend(
@@ -306,7 +258,7 @@ impl Session {
         fds: Vec<FdId>,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
-        let acknowledged = draft.has(ProtocolFeatures::REPLY_ACK);
+        let acknowledged = draft.negotiation.has(ProtocolFeatures::REPLY_ACK);
         let payload = match answer {
             Answer::Payload(payload) => Some(payload),
             Answer::Status if acknowledged && header.is_some_and(|header| header.need_reply) => {
@@ -314,22 +266,19 @@ impl Session {
             }
             Answer::Status => None,
         };
-        let mut gone = self.state.held();
+        let mut gone = self.state.descriptors();
         gone.extend(received.iter().chain(&fds));
         if let (Some(payload), Some(header)) = (payload, header) {
             actions.push(Action::Reply { bytes: Header::reply(header.request, 0).frame(&payload), fds });
         }
-        if draft.config_changed && draft.running().is_some() {
-            draft.config_changed = false;
-            actions.extend(draft.config_change_message().map(Action::Backend));
-        }
-        let held = draft.held();
+        actions.extend(draft.deferred_config_change().map(Action::Backend));
+        let held = draft.descriptors();
         actions.extend(gone.difference(&held).copied().map(Action::Release));
         self.state = draft;
         actions
     }
 
-    /// Answers with a failure if the sender waits for an answer that can carry it; otherwise the connection has to go.
+    /// Answers with a failure if the message asks for an answer that can carry it; otherwise the connection has to go.
     fn refuse(
         &mut self,
         header: Header,
@@ -340,17 +289,19 @@ impl Session {
             _ if error.fault == Fault::NotARequest => None,
             // vhost-user, GET_CONFIG: "uses zero length of payload to indicate an error": of the contents, as the
             // `vhost` crate's back end reads it. QEMU sees by the size of the message that it failed.
-            request::GET_CONFIG => Some(config::none()),
+            request::GET_CONFIG => Some(config_space::none()),
             // What libvhost-user does, and QEMU takes for "no in-flight region".
             request::GET_INFLIGHT_FD if matches!(error.fault, Fault::Device(_)) => Some(inflight::none(header.size)),
             id if RequestId(id).has_reply() => None,
-            _ if header.need_reply && self.state.has(ProtocolFeatures::REPLY_ACK) => Some(Writer::new().u64(1).done()),
+            _ if header.need_reply && self.state.negotiation.has(ProtocolFeatures::REPLY_ACK) => {
+                Some(Writer::new().u64(1).done())
+            }
             _ => None,
         };
         let Some(payload) = payload else {
             return Err(error);
         };
-        let held = self.state.held();
+        let held = self.state.descriptors();
         let mut actions =
             vec![Action::Reply { bytes: Header::reply(header.request, 0).frame(&payload), fds: Vec::new() }];
         actions.extend(received.iter().filter(|fd| !held.contains(fd)).copied().map(Action::Release));
@@ -364,95 +315,4 @@ fn check_fds(message: &Message, fds: &[FdId]) -> Result<(), Fault> {
     // vhost-user, REM_MEM_REG: "the back-end MAY accept messages with one file descriptor", and must only close it.
     let tolerated = matches!(message, Message::RemMemReg(_)) && found == 1;
     if found == expected || tolerated { Ok(()) } else { Err(Fault::FileDescriptors { found, expected }) }
-}
-
-impl State {
-    /// Applies a message to this draft. On an error the draft is thrown away.
-    fn handle(&mut self, device: &dyn DeviceModel, message: Message, fds: &[FdId]) -> Result<Step, Fault> {
-        let fd = fds.first().copied();
-        match message {
-            Message::GetFeatures => Ok(Step::Done(Answer::number(negotiation::offered(device)))),
-            Message::SetFeatures(features) => self.set_features(device, features),
-            Message::GetProtocolFeatures => Ok(Step::Done(Answer::number(negotiation::offered_protocol(device).0))),
-            Message::SetProtocolFeatures(features) => self.set_protocol_features(device, ProtocolFeatures(features)),
-            Message::SetOwner => {
-                self.owned = true;
-                Step::OK
-            }
-            // vhost-user, RESET_OWNER: "It is recommended that back-ends either ignore this message, or use it to
-            // disable all rings." QEMU sends it only to back ends without RESET_DEVICE.
-            Message::ResetOwner => Step::OK,
-            Message::ResetDevice => {
-                self.require(ProtocolFeatures::RESET_DEVICE)?;
-                Ok(self.reset(ResetCause::FrontEnd))
-            }
-            Message::GetQueueNum => negotiation::queue_num(device),
-            Message::GetStatus => self.get_status(device),
-            Message::SetStatus(status) => self.set_status(status),
-            Message::SetMemTable(regions) => self.set_mem_table(device, &regions, fds),
-            Message::AddMemReg(region) => self.add_mem_reg(device, region, fd),
-            Message::RemMemReg(region) => self.rem_mem_reg(region),
-            Message::GetMaxMemSlots => {
-                self.require(ProtocolFeatures::CONFIGURE_MEM_SLOTS)?;
-                Ok(Step::Done(Answer::number(device.memory_slots() as u64)))
-            }
-            Message::SetLogBase(log) => self.set_log_base(log, fd),
-            Message::SetLogFd => self.set_log_fd(fd),
-            Message::SetVringNum(ring) => self.set_vring_num(device, ring),
-            Message::SetVringAddr(ring) => self.set_vring_addr(ring),
-            Message::SetVringBase(ring) => self.set_vring_base(ring),
-            Message::GetVringBase(ring) => self.get_vring_base(ring),
-            Message::SetVringKick(ring) => self.set_vring_kick(device, ring, fd),
-            Message::SetVringCall(ring) => self.set_vring_call(ring, fd),
-            Message::SetVringErr(ring) => self.set_vring_err(ring, fd),
-            Message::SetVringEnable(ring) => self.set_vring_enable(ring),
-            Message::GetConfig(config) => self.get_config(device, config),
-            Message::SetConfig(config) => self.set_config(config),
-            Message::SetBackendReqFd => self.set_backend_req_fd(device, fd),
-            Message::SendRarp(mac) => self.send_rarp(device, mac),
-            Message::NetSetMtu(mtu) => self.net_set_mtu(device, mtu),
-            Message::GetInflightFd(inflight) => self.get_inflight_fd(device, inflight),
-            Message::SetInflightFd(inflight) => self.set_inflight_fd(device, inflight, fd),
-        }
-    }
-
-    /// Completes this draft with what the acknowledgement says. On an error the draft is unchanged.
-    fn finish(&mut self, finish: Finish, ack: Ack) -> Result<(Answer, Vec<FdId>), Fault> {
-        let wrong = |ack: &Ack, expected| Err(Fault::WrongAck { found: ack.kind().to_owned(), expected });
-        match (finish, ack) {
-            (Finish::Status | Finish::Started, Ack::Done) => Ok((Answer::Status, Vec::new())),
-            (Finish::Log(payload), Ack::Done) => Ok((Answer::Payload(payload), Vec::new())),
-            (Finish::Base(index), Ack::Stopped { base }) => Ok((self.stopped(index, base)?, Vec::new())),
-            (Finish::Reset, Ack::Done) => Ok((Answer::Status, Vec::new())),
-            (Finish::Reset, Ack::Reset(bases)) => {
-                for (index, base) in bases {
-                    if let Some(ring) = self.vrings.get_mut(usize::from(index.0)) {
-                        ring.left_at = Some(base.to_wire());
-                    }
-                }
-                Ok((Answer::Status, Vec::new()))
-            }
-            (Finish::Broken(queues), Ack::Broken(bases)) if queues.len() == bases.len() => {
-                self.broken(&queues, &bases)?;
-                Ok((Answer::Status, Vec::new()))
-            }
-            (Finish::Inflight(description), Ack::Memory(fd)) => {
-                Ok((Answer::Payload(description.encode(Writer::new()).done()), vec![fd]))
-            }
-            (Finish::Status | Finish::Started | Finish::Log(_), ack) => wrong(&ack, "Done"),
-            (Finish::Reset, ack) => wrong(&ack, "Done, or Reset with positions"),
-            (Finish::Base(_), ack) => wrong(&ack, "Stopped"),
-            (Finish::Broken(_), ack) => wrong(&ack, "Broken with the position of each broken queue"),
-            (Finish::Inflight(_), ack) => wrong(&ack, "Memory"),
-        }
-    }
-}
-
-/// Keeps an acknowledged position within what the ring can have.
-fn check_position(base: VringBase, expected: super::layout::RingFormat) -> Result<(), Fault> {
-    if base.format() == expected {
-        Ok(())
-    } else {
-        Err(Fault::WrongAck { found: format!("{base:?}"), expected: "a position in the ring's own format" })
-    }
 }

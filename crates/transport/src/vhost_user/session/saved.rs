@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Command, QueueStart};
-use super::state::{State, Vring, VringRun};
-use super::{DeviceModel, Session, memory, negotiation, queue_limit};
+use super::command::Command;
+use super::state::State;
+use super::vring::RingState;
+use super::{DeviceModel, Session, queue_limit};
 use crate::vhost_user::error::{ProtocolError, RestoreError};
-use crate::vhost_user::features::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use crate::vhost_user::messages::request;
 
-/// Version of the format. A field added with `#[serde(default)]` does not change it; a field whose absence would be
-/// misread does, and then this release has to read the version before, too.
+/// Version of the format. A field added with `#[serde(default)]` does not change it; a field that must not be
+/// missing does, and then this release has to read the version before, too.
 const FORMAT: u32 = 1;
 
 /// A session as plain data, to be stored with the reply to the message that led to it. Store it in a self-describing
@@ -32,7 +32,7 @@ pub struct Restored {
 }
 
 impl Session {
-    /// The session as of the last message whose command has been acknowledged.
+    /// The session as of the last message that was applied and acknowledged.
     pub fn save(&self) -> SavedSession {
         SavedSession { format: FORMAT, state: self.state.clone() }
     }
@@ -46,54 +46,38 @@ impl Session {
         if format != FORMAT {
             return Err(RestoreError::Format { found: format, expected: FORMAT });
         }
-        let bits = state.features.unwrap_or(0) & !negotiation::offered(device);
-        if bits != 0 {
-            return Err(RestoreError::Features { bits });
-        }
-        let protocol = state.protocol_features.unwrap_or_default().without(negotiation::offered_protocol(device));
-        if protocol.0 != 0 {
-            return Err(RestoreError::ProtocolFeatures(protocol));
-        }
+        state.negotiation.check_offered(device)?;
         let limit = queue_limit(device);
-        let in_use = |ring: &Vring| ring.size.is_some() || ring.run != VringRun::Stopped;
-        if let Some(queue) = state.vrings.iter().rposition(in_use).filter(|queue| *queue >= limit.into()) {
-            return Err(RestoreError::Queues { queue: queue as u16, limit });
+        if let Some(queue) = state.vrings.last_in_use().filter(|queue| *queue >= limit) {
+            return Err(RestoreError::Queues { queue, limit });
         }
         // Queues the device has lost may still have call descriptors; `Session::descriptors` no longer names them.
-        state.vrings.resize(limit.into(), Vring::default());
-        let commands = state.commands(device)?;
+        state.vrings.resize(limit);
+        let commands = restoring(&state, device)?;
         Ok(Restored { session: Session { state, pending: None, next_command: 1 }, commands })
     }
 }
 
-impl State {
-    fn commands(&self, device: &dyn DeviceModel) -> Result<Vec<Command>, ProtocolError> {
-        let mut commands = Vec::new();
-        if let Some(features) = self.features {
-            let features = features & !(F_PROTOCOL_FEATURES | F_LOG_ALL);
-            device.check_features(features).map_err(|reason| {
-                ProtocolError::new(request::SET_FEATURES, crate::vhost_user::error::Fault::Device(reason))
-            })?;
-        }
-        if !self.regions.is_empty() {
-            memory::check_table(&self.regions, device.memory_slots())
-                .map_err(|fault| ProtocolError::new(request::SET_MEM_TABLE, fault))?;
-            commands.push(Command::MemoryChange { regions: self.regions.clone(), broken: Vec::new() });
-        }
-        let log = self.dirty_log();
-        if log.memory.is_some() || log.event.is_some() || log.logging {
-            commands.push(Command::DirtyLog(log));
-        }
-        commands.extend(self.mtu.map(Command::SetMtu));
-        if self.status != 0 {
-            commands.push(Command::Status(self.status));
-        }
-        for index in (0..).zip(&self.vrings).filter(|(_, ring)| ring.run == VringRun::Running).map(|(index, _)| index) {
-            let start: Box<QueueStart> = self
-                .queue_start(device, index, true)
-                .map_err(|fault| ProtocolError::new(request::SET_VRING_KICK, fault))?;
-            commands.push(Command::QueueStart(start));
-        }
-        Ok(commands)
+/// What brings a new device to a saved state.
+fn restoring(state: &State, device: &dyn DeviceModel) -> Result<Vec<Command>, ProtocolError> {
+    let mut commands = Vec::new();
+    let damaged = |request, fault| ProtocolError::new(request, fault);
+    state.negotiation.check_features(device).map_err(|fault| damaged(request::SET_FEATURES, fault))?;
+    if !state.memory.regions().is_empty() {
+        state.memory.check(device.memory_slots()).map_err(|fault| damaged(request::SET_MEM_TABLE, fault))?;
+        commands.push(Command::MemoryChange { regions: state.memory.regions().to_vec(), broken: Vec::new() });
     }
+    let log = state.dirty_log();
+    if log.memory.is_some() || log.event.is_some() || log.logging {
+        commands.push(Command::DirtyLog(log));
+    }
+    commands.extend(state.mtu.map(Command::SetMtu));
+    if state.negotiation.status() != 0 {
+        commands.push(Command::Status(state.negotiation.status()));
+    }
+    for (index, _) in state.vrings.in_state(RingState::Running) {
+        let start = state.vrings.start(index, state.start_context(device), true);
+        commands.push(Command::QueueStart(start.map_err(|fault| damaged(request::SET_VRING_KICK, fault))?));
+    }
+    Ok(commands)
 }
