@@ -149,51 +149,30 @@ impl From<NetworkChanges> for Change {
     }
 }
 
-impl Parameters for Volume {
-    fn read(unread: &Unread<'_>) -> Result<Volume, ApiError> {
-        unread.site(site::volume_from_json)
-    }
+/// Parameters that have the shape of a table of the site file, and its reader.
+macro_rules! parameters_of_site {
+    ($($parameters:ty: $read:path),* $(,)?) => {$(
+        impl Parameters for $parameters {
+            fn read(unread: &Unread<'_>) -> Result<$parameters, ApiError> {
+                unread.site($read)
+            }
+        }
+    )*};
+}
+
+parameters_of_site! {
+    Volume: site::volume_from_json,
+    Network: site::network_from_json,
+    Function: site::function_from_json,
+    FunctionChange: site::function_change_from_json,
+    SteeringChange: site::steering_change_from_json,
+    Tenant: site::tenant_from_json,
+    TenantChange: site::tenant_change_from_json,
 }
 
 impl Parameters for Device {
     fn read(unread: &Unread<'_>) -> Result<Device, ApiError> {
         unread.site(|parameters| site::device_from_json(parameters, unread.run_directory))
-    }
-}
-
-impl Parameters for Network {
-    fn read(unread: &Unread<'_>) -> Result<Network, ApiError> {
-        unread.site(site::network_from_json)
-    }
-}
-
-impl Parameters for Function {
-    fn read(unread: &Unread<'_>) -> Result<Function, ApiError> {
-        unread.site(site::function_from_json)
-    }
-}
-
-impl Parameters for FunctionChange {
-    fn read(unread: &Unread<'_>) -> Result<FunctionChange, ApiError> {
-        unread.site(site::function_change_from_json)
-    }
-}
-
-impl Parameters for SteeringChange {
-    fn read(unread: &Unread<'_>) -> Result<SteeringChange, ApiError> {
-        unread.site(site::steering_change_from_json)
-    }
-}
-
-impl Parameters for Tenant {
-    fn read(unread: &Unread<'_>) -> Result<Tenant, ApiError> {
-        unread.site(site::tenant_from_json)
-    }
-}
-
-impl Parameters for TenantChange {
-    fn read(unread: &Unread<'_>) -> Result<TenantChange, ApiError> {
-        unread.site(site::tenant_change_from_json)
     }
 }
 

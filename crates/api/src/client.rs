@@ -15,7 +15,7 @@ use crate::status::NodeStatus;
 /// The environment variable that names the management socket.
 pub const SOCKET_VARIABLE: &str = "SOFTDPU_SOCKET";
 
-/// Where a daemon listens if nobody says: as a system service, and in the folder it was started from.
+/// Where a daemon listens by default: as a system service, and in the folder it was started from.
 const USUAL_SOCKETS: [&str; 2] = ["/run/softdpu/api.sock", "./run/softdpu/api.sock"];
 
 /// The management socket: the one `given`, else the one of the environment, else the first usual one that exists.
@@ -31,7 +31,7 @@ pub fn find_socket(given: Option<PathBuf>) -> PathBuf {
 /// Why the daemon could not be asked, or what it refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens.
     #[error(
         "nothing listens on {}: is softdpu running? Start it with `softdpu run SITE`, or name its socket with --socket or \
          {SOCKET_VARIABLE}", path.display()

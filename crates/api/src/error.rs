@@ -1,10 +1,12 @@
 //! Why a request was not done.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use softdpu_site::Problem;
 
 /// Why a request was not done, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorCode {
     /// The line is not a request.
@@ -27,11 +29,13 @@ pub enum ErrorCode {
     Unavailable,
     /// It was tried and failed, for instance because a file could not be created.
     Failed,
+    /// A code of a later release: within a version of the protocol, codes may be added.
+    #[serde(untagged)]
+    Other(String),
 }
 
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}{}", hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default())]
 pub struct ApiError {
     /// For programs.
     pub code: ErrorCode,
@@ -40,6 +44,21 @@ pub struct ApiError {
     /// For people: what to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+}
+
+impl fmt::Display for ApiError {
+    /// Message and hint. A code is for programs, unless this one does not know it: then the code may be all that tells
+    /// what is wrong.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let ErrorCode::Other(code) = &self.code {
+            write!(f, " [{code}]")?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ApiError {

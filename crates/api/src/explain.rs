@@ -26,7 +26,7 @@ pub struct PathQuestion {
     pub host: Option<IpAddr>,
     /// Where the packet goes.
     pub to: IpAddr,
-    /// The network, where several have somebody with the address `from`.
+    /// The network, where several have a guest with the address `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// What it carries.
@@ -120,7 +120,7 @@ pub enum PathOutcome {
     Leaves,
     /// The network itself deals with it.
     Consumed,
-    /// Nobody gets it.
+    /// It goes nowhere.
     Dropped,
 }
 
@@ -163,7 +163,7 @@ pub struct PathStep {
 /// A version that was compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathVersion {
-    /// Whose.
+    /// The object that has the version.
     pub object: String,
     /// What the flow was computed from.
     pub stored: u64,

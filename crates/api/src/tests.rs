@@ -235,7 +235,7 @@ fn a_request_that_is_none_says_why_and_to_whom() {
         ),
     ] {
         let rejected = decode(line).unwrap_err();
-        assert_eq!((rejected.id, rejected.error.code), (id.map(Id::Number), code), "{line}");
+        assert_eq!((rejected.id, rejected.error.code.clone()), (id.map(Id::Number), code), "{line}");
         assert!(rejected.error.to_string().contains(message), "{line}: {}", rejected.error);
     }
 }
@@ -285,6 +285,20 @@ fn a_refusal_reaches_the_user_with_its_hint() {
     let mut client = Client::connect(&path, LONG).unwrap();
     let error = client.call::<Empty>(Query::Shutdown).unwrap_err();
     assert_eq!(error.to_string(), "a volume cannot shrink (make a new one)");
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_error_code_of_a_later_release_is_kept_and_shown() {
+    let error = json!({ "code": "quota-exceeded", "message": "tenant acme has 64 volumes", "hint": "delete one" });
+    let line = format!("{}\n", json!({ "softdpu": 1, "id": 1, "error": error }));
+    let (_folder, path, thread) = daemon(vec![line], false);
+    let mut client = Client::connect(&path, LONG).unwrap();
+    let found = client.call::<Empty>(Query::Shutdown).unwrap_err();
+    assert_eq!(found.to_string(), "tenant acme has 64 volumes [quota-exceeded] (delete one)");
+    let ClientError::Refused(found) = found else { panic!("{found:?}") };
+    assert_eq!(found.code, ErrorCode::Other("quota-exceeded".into()));
+    assert_eq!(json!(found), error, "it is passed on as it came");
     thread.join().unwrap();
 }
 

@@ -40,7 +40,7 @@ const HEADER: usize = 8;
 const READ_SIZE: usize = 64 << 10;
 
 /// How long a sender waits when too many of its user's descriptors are in flight (ETOOMANYREFS; unix(7)). The kernel
-/// counts them over all sockets and lets nobody wait for that, so it is tried again; the socket itself is writable all
+/// counts them over all sockets and lets no process wait for that, so it is tried again; the socket itself is writable all
 /// the time.
 pub const REFS_PAUSE: Duration = Duration::from_millis(5);
 
@@ -54,7 +54,7 @@ pub struct Link<Out, In> {
     /// How much of `incoming` has been taken.
     taken: usize,
     incoming_fds: VecDeque<ReapedFd>,
-    /// What ended the stream; told once everything before it was taken.
+    /// What ended the stream; reported once everything before it was taken.
     ended: Option<LinkError>,
     types: PhantomData<fn(Out) -> In>,
 }

@@ -145,7 +145,7 @@ pub enum Down {
     /// One whole message of a front end; wants [`Up::Handled`]. One descriptor is attached for each of `fds`, in the
     /// order in which the front end passed them; they are in the connection's table until `released`.
     Message {
-        /// Whose.
+        /// The front end's connection.
         connection: ConnectionId,
         /// As it was read; the version and size are checked.
         header: [u8; HEADER_SIZE],
@@ -262,7 +262,7 @@ pub enum Up {
     /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each
     /// of `kept`.
     Handled {
-        /// Whose message it was.
+        /// The connection that the message came by.
         connection: ConnectionId,
         /// What to send to the front end, header included; may be empty.
         reply: Vec<u8>,

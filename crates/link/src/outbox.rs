@@ -39,7 +39,7 @@ impl Outbox {
     /// Sends what the socket takes now.
     ///
     /// # Errors
-    /// When nobody is at its other end.
+    /// When its other end is closed.
     pub fn flush(&mut self, socket: impl AsFd) -> Result<(), Errno> {
         while !self.is_empty() {
             match send(&socket, &self.bytes[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

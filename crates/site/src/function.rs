@@ -68,7 +68,7 @@ pub struct FunctionChange {
 pub enum FunctionKind {
     /// Flow records.
     Monitor(MonitorSettings),
-    /// Who has the most.
+    /// The largest flows, hosts or ports.
     Analytics(AnalyticsSettings),
     /// What may pass.
     Firewall(FirewallSettings),
@@ -102,14 +102,14 @@ pub struct MonitorSettings {
     pub flows: u32,
 }
 
-/// `function.analytics`: counts, and who has the most.
+/// `function.analytics`: counts, and the largest entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AnalyticsSettings {
     /// Which frames; all where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// What is told apart: words of [`Dimension`].
+    /// What entries are kept for: words of [`Dimension`].
     pub by: Vec<String>,
     /// What is heavy.
     pub rank: Rank,
@@ -125,10 +125,10 @@ pub struct AnalyticsSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rank {
-    /// Who has the most bytes.
+    /// By bytes.
     #[default]
     Bytes,
-    /// Who has the most packets.
+    /// By packets.
     Packets,
 }
 

@@ -1,6 +1,6 @@
 //! What the machine softdpu runs on has to have. A site file may be checked on another machine than it is for, so these
 //! are warnings in `softdpu check` and errors in `softdpu run`. What may come while it runs is a warning in both: an
-//! image that is not there yet, as its file system is not, keeps nobody else's volume from being served.
+//! image that is not there yet, as its file system is not, keeps no other volume from being served.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -102,7 +102,7 @@ enum Place {
     ToBeMade(PathBuf),
 }
 
-/// Where the volume is; none where no other can be in the same place, or nobody can tell.
+/// Where the volume is; none where no other can be in the same place, or that cannot be found out.
 fn place(volume: &Volume) -> Option<Place> {
     let (Backend::File(FileBackend { path, .. }) | Backend::Device(DeviceBackend { path, .. })) = &volume.backend
     else {
@@ -190,7 +190,7 @@ fn unreachable(place: String, path: &Path, error: &std::io::Error) -> Problem {
     Problem::warning(place, format!("{}: {error}", path.display())).help("its devices wait for it: it is tried again")
 }
 
-/// What can be told of a key file without reading it.
+/// What is known of a key file without reading it.
 fn check_key_file(index: usize, path: &Path, problems: &mut Vec<Problem>, transient: &mut Vec<Problem>) {
     let place = format!("volume[{index}].encryption.key-file");
     let shown = path.display();

@@ -27,7 +27,7 @@ impl ServiceDirectories {
     }
 }
 
-/// The first of a list with colons. systemd gives absolute paths; anything else is somebody else's variable.
+/// The first of a list with colons. systemd gives absolute paths; anything else is not its variable.
 fn first(list: &OsStr) -> Option<PathBuf> {
     let first = list.as_bytes().split(|byte| *byte == b':').next()?;
     let path = PathBuf::from(OsStr::from_bytes(first));

@@ -51,7 +51,7 @@ pub struct Node {
     pub dataplane: Dataplane,
     /// How tenants share a core.
     pub fairness: Fairness,
-    /// Where each core writes down what its policy is told and decides; nowhere where absent.
+    /// Where each core records the inputs and decisions of its policy; nowhere where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,
     /// Sockets, the lock and the process id.
@@ -530,7 +530,7 @@ impl TryFrom<String> for Reconnect {
 pub struct Device {
     /// Its name, unique among devices.
     pub name: String,
-    /// Whose work it is.
+    /// The tenant whose work it is.
     pub tenant: String,
     /// The guest whose memory it shares; devices of one guest name one domain. Empty for a TAP, which has no guest.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -18,7 +18,7 @@ const WHAT_END: &str = "an address and a port such as \"10.0.0.2:4000\" or \"[20
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Steering {
-    /// Who decides.
+    /// How the core is chosen that works on a tunnel's packets.
     #[serde(default)]
     pub mode: SteeringMode,
     /// The CPUs over which flows are spread by hash; none: they stay where they are read.
@@ -29,11 +29,11 @@ pub struct Steering {
     pub rules: Vec<SteerRule>,
 }
 
-/// Who decides.
+/// How the core is chosen that works on a tunnel's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SteeringMode {
-    /// Nobody: all is worked on where it is read.
+    /// Not at all: each packet is worked on where it is read.
     Off,
     /// `cores` and the rules.
     #[default]
@@ -66,10 +66,10 @@ pub struct SteerRule {
     /// Of this flow: all three are there, or none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Whom it is from.
+    /// The source address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
-    /// Whom it is for.
+    /// The destination address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<SocketAddr>,
     /// The CPU.
@@ -109,7 +109,7 @@ impl fmt::Display for SteerRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SteeringChange {
-    /// Who decides from now on.
+    /// How it is chosen from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<SteeringMode>,
     /// Over which CPUs flows are spread from now on; an empty list: they stay where they are read.

@@ -1,4 +1,4 @@
-//! `[[tenant]]`: whose devices share what a core has, and how much of it.
+//! `[[tenant]]`: the owner of devices, and its share of a core.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ const SMALLEST_BYTE_BURST: u64 = 1 << 20;
 /// What all guarantees may come to: weights are to share something.
 const MOST_GUARANTEED: Percent = Percent(900);
 
-/// `[[tenant]]`: whose devices share one weight.
+/// `[[tenant]]`: the owner of devices, which share one weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
@@ -31,7 +31,7 @@ pub struct Tenant {
     pub name: String,
     /// Its share beside the other tenants', at least 1.
     pub weight: u32,
-    /// Who goes first among tenants that have had less than their share.
+    /// Which tenant goes first among those that have had less than their share.
     #[serde(default)]
     pub class: LatencyClass,
     /// What it has of all data-plane cores' time while it has work, whatever the weights.
@@ -45,7 +45,7 @@ pub struct Tenant {
     pub meter: Option<MeterSettings>,
 }
 
-/// Who goes first among tenants that have had less than their share. It gives no more, only earlier.
+/// Which tenant goes first among those that have had less than their share. It gives no more, only earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatencyClass {
@@ -54,7 +54,7 @@ pub enum LatencyClass {
     /// In between.
     #[default]
     Normal,
-    /// Never before anybody.
+    /// Never before another.
     Background,
 }
 

@@ -1,157 +1,403 @@
-//! Changes that clients ask for, on their way to being made: what is known of each, and what the data plane and the log
-//! are told of it.
+//! The desired state, and the changes of it that clients ask for: made one after the other, so that whatever the next
+//! data plane is given was done by one before it.
+//!
+//! ```text
+//!  push ──▶ checked ──▶ (file copied or read) ──▶ Make: the data plane does it ──▶ recorded, saved ──▶ Answer
+//!             └───────────────┴──────────────────────────┴── Answer: refused, nothing is changed
+//! ```
+//!
+//! Each method says what is to be done next, as a [`Step`]; the loop does it.
 
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use softdpu_api::{Change, LoadFile, LoadResult};
-use softdpu_site::{NetworkChange, NetworkPart, Places};
 
-/// What is to be changed, as far as it is known.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// A request says all of it.
-    Change(Change),
-    /// A file that is to be read says what networks are to have.
-    NetworksFile { part: NetworkPart, path: PathBuf },
-    /// The file is read. Errors tell the places in it.
-    FromFile { change: Change, places: Arc<Places> },
-    /// Loaded entries, of which the data plane is given a copy.
-    Load(Load),
+use super::clients::Ticket;
+use super::copier::{self, Copied, Copier, FromFile};
+use super::desired::{Desired, StateError};
+use super::front_ends::{FrontEnds, Port};
+use super::opener::Backing;
+use super::plane::Plane;
+use super::task::{Load, Task};
+use super::vault::Vault;
+use softdpu_api::{ApiError, Change, ErrorCode};
+use softdpu_link::{LOADED, Open, OpenFailure, SharedFd};
+use softdpu_site::{NetworkChanges, Places, Site, Volume};
+use softdpu_sys::wake::Doorbell;
+
+/// How long after changes could not be saved that is tried again.
+const SAVE_PAUSE: Duration = Duration::from_secs(3);
+
+/// What came of a request.
+pub(super) type Outcome = Result<Value, ApiError>;
+
+/// What is to be done next.
+pub(super) enum Step {
+    /// The data plane is to make a change, with these descriptors.
+    Make(Change, Vec<SharedFd>),
+    /// A request is answered.
+    Answer(Ticket, Outcome),
 }
 
-/// Other loaded entries.
-#[derive(Debug)]
-pub(super) struct Load {
-    /// [`Change::NetworkLoad`] or [`Change::NetworkUnload`].
-    pub(super) change: Change,
-    /// The file that is copied: the one that was named, or the one in force, less what is unloaded.
-    pub(super) from: PathBuf,
-    /// The copy in the state directory, when it is made.
-    pub(super) copy: Option<String>,
-    /// What is in it, when the data plane has looked.
-    pub(super) found: LoadResult,
+/// A change that is being made.
+struct InProgress {
+    task: Task,
+    ticket: Ticket,
+    /// The socket of a device that is being added.
+    port: Option<Port>,
+    /// The copy of the loaded entries that are to be, to be kept if the change is made.
+    copy: Option<SharedFd>,
 }
 
-impl From<Change> for Task {
-    fn from(change: Change) -> Task {
-        match &change {
-            Change::NetworkLoad(LoadFile { path }) => {
-                let from = path.clone();
-                Task::Load(Load { change, from, copy: None, found: LoadResult::default() })
+/// Changes that are made and could not be saved.
+struct Unsaved {
+    warning: String,
+    /// When to try again.
+    again: Instant,
+}
+
+/// The desired state, and changes on their way to it.
+pub(super) struct Changes {
+    desired: Desired,
+    waiting: VecDeque<(Task, Ticket)>,
+    in_progress: Option<InProgress>,
+    copier: Copier,
+    /// A file that gives nothing for this long is given up.
+    patience: Duration,
+    unsaved: Option<Unsaved>,
+}
+
+impl Changes {
+    /// Files are read on threads of their own, which ring `bell`.
+    pub(super) fn new(desired: Desired, patience: Duration, bell: Arc<Doorbell>) -> Changes {
+        let copier = Copier::new(bell);
+        Changes { desired, waiting: VecDeque::new(), in_progress: None, copier, patience, unsaved: None }
+    }
+
+    pub(super) fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    pub(super) fn site(&self) -> &Site {
+        self.desired.site()
+    }
+
+    fn state_directory(&self) -> &Path {
+        &self.site().node.state_directory
+    }
+
+    /// Puts what was loaded before this supervisor began into the vault.
+    pub(super) fn keep_loaded(&mut self, vault: &mut Vault) -> Result<(), StateError> {
+        let folder = self.desired.site().node.state_directory.clone();
+        self.copier.count_from(&folder);
+        copier::tidy(&folder, self.desired.loaded());
+        if let Some(name) = self.desired.loaded() {
+            let unreadable =
+                |error: io::Error| StateError::Unreadable { path: folder.join(name), reason: error.to_string() };
+            let file = copier::open(&folder, name).map_err(unreadable)?;
+            // An empty vault has room.
+            let _ = vault.keep(LOADED.to_owned(), Arc::new(file.into()));
+        }
+        Ok(())
+    }
+
+    /// A client asks for a change.
+    pub(super) fn push(&mut self, task: Task, ticket: Ticket) {
+        self.waiting.push_back((task, ticket));
+    }
+
+    /// Begins the next change, unless one is being made. Nothing where it has to wait for a file.
+    pub(super) fn next(&mut self, plane: &Plane, front_ends: &mut FrontEnds) -> Option<Step> {
+        if self.in_progress.is_some() {
+            return None;
+        }
+        let (mut task, ticket) = self.waiting.pop_front()?;
+        match self.begin(&mut task, plane, front_ends) {
+            Ok(port) => {
+                let change = task.change().filter(|_| !task.waits_for_file()).map(|(change, _)| change.clone());
+                self.in_progress = Some(InProgress { task, ticket, port, copy: None });
+                change.map(|change| Step::Make(change, Vec::new()))
             }
-            // Which file is in force is known when its turn comes.
-            Change::NetworkUnload(_) => {
-                Task::Load(Load { change, from: PathBuf::new(), copy: None, found: LoadResult::default() })
-            }
-            _ => Task::Change(change),
+            Err(error) => Some(Step::Answer(ticket, Err(error))),
         }
     }
-}
 
-impl Task {
-    /// The change, and where the file says it that it came by. None while that file is not read.
-    pub(super) fn change(&self) -> Option<(&Change, Option<&Places>)> {
-        match self {
-            Task::Change(change) | Task::Load(Load { change, .. }) => Some((change, None)),
-            Task::FromFile { change, places } => Some((change, Some(places))),
-            Task::NetworksFile { .. } => None,
+    /// Checks a change, and opens what it needs here.
+    fn begin(&mut self, task: &mut Task, plane: &Plane, front_ends: &mut FrontEnds) -> Result<Option<Port>, ApiError> {
+        if let Some((change, places)) = task.change() {
+            self.desired.check(change, places)?;
         }
-    }
-
-    /// Whether a file is to be read, or copied, before the data plane can be asked.
-    pub(super) fn waits_for_file(&self) -> bool {
-        matches!(self, Task::NetworksFile { .. } | Task::Load(Load { copy: None, .. }))
-    }
-
-    /// The method that asked for it, what it is about, and the method's parameters: what a program needs to follow the
-    /// log.
-    pub(super) fn describe(&self) -> (&'static str, &str, Value) {
-        match self {
-            Task::Change(change) => (change.method(), change.subject(), change.parameters()),
-            // A file may be far longer than a line of a log.
-            Task::FromFile { change, places } => {
-                (change.method(), change.subject(), json!({ "path": places.name(), "networks": networks(change) }))
+        if !plane.is_ready() {
+            return Err(plane.unavailable("nothing can be changed now"));
+        }
+        match task {
+            Task::Change(Change::DeviceAdd(device)) => {
+                front_ends.open(device).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
-            Task::NetworksFile { part, path } => (part.method(), "", json!({ "path": path.display().to_string() })),
-            Task::Load(Load { change, from, copy, found }) => {
-                let parameters = match change {
-                    Change::NetworkLoad(_) => json!({ "path": from.display().to_string(), "found": found }),
-                    _ => change.parameters(),
-                };
-                (change.method(), copy.as_deref().unwrap_or_default(), parameters)
+            Task::Load(load) => self.copy(load).map(|()| None),
+            Task::NetworksFile { part, path } => {
+                let begun = self.copier.read(*part, path.clone(), Instant::now() + self.patience);
+                begun.map_err(|error| no_thread("read", &error)).map(|()| None)
+            }
+            Task::Change(_) | Task::FromFile { .. } => Ok(None),
+        }
+    }
+
+    /// Begins to take a copy of a file, or of the one in force without some entries.
+    fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
+        let node = &self.desired.site().node;
+        let without = match &load.change {
+            Change::NetworkUnload(unload) => {
+                load.from = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+                Some(unload.clone())
+            }
+            _ => None,
+        };
+        let due = Instant::now() + self.patience;
+        let begun = self.copier.start(load.from.clone(), node.state_directory.clone(), node.tables, without, due);
+        begun.map_err(|error| no_thread("copy", &error))
+    }
+
+    /// What comes of files that were waited for.
+    pub(super) fn next_file(&mut self, plane: &Plane, vault: &mut Vault) -> Option<Step> {
+        let begun = match self.copier.take()? {
+            Ok(FromFile::Copy(copied)) => self.make_load(copied, plane),
+            Ok(FromFile::Change(changes, places)) => self.make_from_file(changes, places, plane),
+            Err(error) => Err(error),
+        };
+        match begun {
+            Ok(step) => step,
+            Err(error) => self.refuse(error, vault),
+        }
+    }
+
+    /// The data plane is to look at a copy.
+    fn make_load(&mut self, copied: Copied, plane: &Plane) -> Result<Option<Step>, ApiError> {
+        let Some(InProgress { task: Task::Load(load), copy, .. }) = &mut self.in_progress else {
+            tracing::error!("a file was copied that no change asked for");
+            return Ok(None);
+        };
+        load.copy = Some(copied.name);
+        let file: SharedFd = Arc::new(copied.file.into());
+        *copy = Some(Arc::clone(&file));
+        must_be_ready(plane)?;
+        Ok(Some(Step::Make(load.change.clone(), vec![file])))
+    }
+
+    /// The change in progress is what its file says.
+    fn make_from_file(
+        &mut self,
+        changes: NetworkChanges,
+        places: Arc<Places>,
+        plane: &Plane,
+    ) -> Result<Option<Step>, ApiError> {
+        let waits = |it: &&mut InProgress| matches!(it.task, Task::NetworksFile { .. });
+        let Some(in_progress) = self.in_progress.as_mut().filter(waits) else {
+            tracing::error!("a file was read that no change asked for");
+            return Ok(None);
+        };
+        let change = Change::from(changes);
+        in_progress.task = Task::FromFile { change: change.clone(), places: Arc::clone(&places) };
+        self.desired.check(&change, Some(&places))?;
+        must_be_ready(plane)?;
+        Ok(Some(Step::Make(change, Vec::new())))
+    }
+
+    /// Gives up a file that gives nothing: other changes do not wait for it.
+    pub(super) fn give_up_file(&mut self, now: Instant, vault: &mut Vault) -> Option<Step> {
+        if !self.copier.is_stuck(now + self.patience) {
+            return None;
+        }
+        let (what, path) = match &self.in_progress.as_ref()?.task {
+            Task::Load(load) => ("copied", load.from.display()),
+            Task::NetworksFile { path, .. } => ("read", path.display()),
+            Task::Change(_) | Task::FromFile { .. } => return None,
+        };
+        let seconds = self.patience.as_secs();
+        let message = format!("cannot be {what}: {path}: nothing came of it for {seconds} s; nothing was changed");
+        self.refuse(ApiError::new(ErrorCode::Failed, message), vault)
+    }
+
+    /// The change in progress will not be made.
+    pub(super) fn refuse(&mut self, error: ApiError, vault: &mut Vault) -> Option<Step> {
+        // The socket of a device that was not added goes before its request is answered, and so does the copy: a file
+        // that is open takes room on the disk also without its name.
+        let InProgress { ticket, task, .. } = self.in_progress.take()?;
+        match &task {
+            Task::Load(Load { copy: Some(copy), .. }) => copier::remove(self.state_directory(), copy),
+            Task::Change(Change::VolumeCreate(Volume { name, .. })) => {
+                // Also what a data plane kept that died over it: a later volume of that name begins with nothing.
+                vault.forget_volume(name);
+                self.desired.forget_image(name);
+            }
+            _ => {}
+        }
+        Some(Step::Answer(ticket, Err(error)))
+    }
+
+    /// The data plane has made the change in progress, or will not.
+    pub(super) fn made(
+        &mut self,
+        result: Outcome,
+        front_ends: &mut FrontEnds,
+        plane: &mut Plane,
+        vault: &mut Vault,
+    ) -> Option<Step> {
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(error) => return self.refuse(error, vault),
+        };
+        let InProgress { mut task, ticket, port, copy } = self.in_progress.take()?;
+        if let Task::Load(load) = &mut task {
+            match serde_json::from_value(answer.clone()) {
+                Ok(found) => load.found = found,
+                Err(error) => tracing::error!(%error, "what is loaded cannot be read"),
             }
         }
+        let (method, name, params) = task.describe();
+        tracing::info!(method, name, %params, "the site has changed");
+        let (saved, is_kept) = match &task {
+            Task::Load(load) => (self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found), true),
+            Task::Change(change) | Task::FromFile { change, .. } => {
+                // The placement of a queue is not kept.
+                (self.desired.commit(change), !matches!(change, Change::QueueMove(_)))
+            }
+            Task::NetworksFile { .. } => (Ok(()), false),
+        };
+        let unsaved = if is_kept { self.saved(&saved) } else { None };
+        if let Some(port) = port {
+            front_ends.add(port);
+        }
+        let outcome = match &task {
+            Task::Change(Change::DeviceRemove { name }) => {
+                front_ends.remove(name, plane);
+                Ok(json!({}))
+            }
+            Task::Change(Change::DeviceAdd(device)) => device_args(self.site(), &device.name),
+            Task::Load(load) => {
+                self.keep_copy(copy, saved.is_ok(), vault);
+                Ok(json!(load.found))
+            }
+            _ => Ok(json!({})),
+        };
+        let from_plane = answer.get("warning").and_then(Value::as_str).map(str::to_owned);
+        let warnings: Vec<String> = from_plane.into_iter().chain(unsaved).collect();
+        Some(Step::Answer(ticket, outcome.map(|result| with_warnings(result, &warnings))))
     }
-}
 
-/// The networks that are changed, by name.
-fn networks(change: &Change) -> Vec<&str> {
-    match change {
-        Change::NetworkPolicy(changes) => changes.iter().map(NetworkChange::network).collect(),
-        Change::NetworkRouting(changes) => changes.iter().map(NetworkChange::network).collect(),
-        _ => Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use softdpu_api::{EndpointChange, QueuePlacement};
-    use softdpu_site::{self as config, Bytes, TenantChange};
-
-    use super::*;
-
-    #[test]
-    fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
-        let volume = config::volume_from_json(&json!({"name": "b", "null": {"size": "4 MiB"}})).unwrap();
-        let device = json!({"name": "e", "domain": "vm", "virtio-blk": {"volume": "b"}});
-        let device = config::device_from_json(&device, Path::new("/run/softdpu")).unwrap();
-        let text = "{\"name\":\"net\",\"vni\":7,\"cidr\":[\"10.0.0.0/16\"]}";
-        let network = config::network_from_json(&serde_json::from_str(text).unwrap()).unwrap();
-        let endpoints =
-            EndpointChange { network: "net".into(), add: vec![], remove: vec!["10.0.0.9".parse().unwrap()] };
-        let steer = json!({ "mode": "auto", "add": [{ "vni": 5, "core": 1 }], "remove": [{ "vni": 6 }] });
-        let steer = config::steering_change_from_json(&steer).unwrap();
-        for (change, method, name) in [
-            (Change::VolumeCreate(volume), "volume.create", "b"),
-            (Change::VolumeGrow { name: "b".into(), size: Bytes(8 << 20) }, "volume.grow", "b"),
-            (Change::VolumeDelete { name: "b".into() }, "volume.delete", "b"),
-            (Change::DeviceAdd(device), "device.add", "e"),
-            (Change::DeviceRemove { name: "e".into() }, "device.remove", "e"),
-            (Change::NetworkAdd(network), "network.add", "net"),
-            (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
-            (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
-            (
-                Change::TenantSet(TenantChange {
-                    name: "t".into(),
-                    weight: Some(3),
-                    class: Some(config::LatencyClass::Latency),
-                    guarantee: Some(config::Percent(125)),
-                    limits: Some(config::TenantLimits {
-                        iops: Some(5),
-                        iops_burst: Some(64),
-                        ..config::TenantLimits::default()
-                    }),
-                    meter: Some(None),
-                }),
-                "tenant.set",
-                "t",
-            ),
-            (Change::TenantAdd(config::Tenant::called("t")), "tenant.add", "t"),
-            (Change::TenantRemove { name: "t".into() }, "tenant.remove", "t"),
-            (Change::NetworkSteer(steer), "network.steer", "node.steering"),
-            (Change::QueueMove(QueuePlacement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
-        ] {
-            let task = Task::from(change);
-            let (told, about, params) = task.describe();
-            assert_eq!((told, about), (method, name));
-            let line = json!({ "softdpu": 1, "id": 1, "method": told, "params": params }).to_string();
-            let (_, request) = softdpu_api::decode_request(line.as_bytes(), Path::new("/run/softdpu"))
-                .unwrap_or_else(|rejected| panic!("{line}: {:?}", rejected.error));
-            assert_eq!(request.method(), method);
+    /// Other entries are in force than before; whether that is `saved`: the copy from before is needed otherwise.
+    fn keep_copy(&mut self, copy: Option<SharedFd>, saved: bool, vault: &mut Vault) {
+        match (copy, self.desired.loaded()) {
+            (Some(file), Some(_)) => {
+                if let Err(error) = vault.keep(LOADED.to_owned(), file) {
+                    tracing::error!(%error, "the next data plane will not have the loaded entries");
+                }
+            }
+            _ => vault.forget(LOADED),
+        }
+        if saved {
+            copier::tidy(self.state_directory(), self.desired.loaded());
         }
     }
+
+    /// What `open` asks for: the backing of a volume that there is, or that is being created.
+    pub(super) fn backing(&self, open: &Open) -> Result<Backing, OpenFailure> {
+        if let Some(volume) = self.site().volume(&open.volume) {
+            return Backing::of(volume, open, self.desired.is_new(volume));
+        }
+        match self.in_progress.as_ref().map(|in_progress| &in_progress.task) {
+            Some(Task::Change(Change::VolumeCreate(volume))) if volume.name == open.volume => {
+                Backing::of(volume, open, true)
+            }
+            _ => Err(OpenFailure {
+                errno: Some(rustix::io::Errno::NOENT.raw_os_error()),
+                message: format!("there is no volume called {:?}", open.volume),
+            }),
+        }
+    }
+
+    /// Images are there, of volumes by their names: one that is missing later is gone.
+    pub(super) fn saw<'a>(&mut self, images: impl Iterator<Item = (&'a str, &'a Path)>) {
+        if self.desired.saw(images) {
+            let saved = self.desired.save();
+            self.saved(&saved);
+        }
+    }
+
+    /// When [`save_again`](Self::save_again) is due.
+    pub(super) fn save_due(&self) -> Option<Instant> {
+        self.unsaved.as_ref().map(|unsaved| unsaved.again)
+    }
+
+    /// When [`give_up_file`](Self::give_up_file) is due.
+    pub(super) fn file_due(&self) -> Option<Instant> {
+        self.copier.due()
+    }
+
+    /// What there is to say of changes that could not be saved.
+    pub(super) fn unsaved(&self) -> Option<&str> {
+        self.unsaved.as_ref().map(|unsaved| unsaved.warning.as_str())
+    }
+
+    /// Saves what could not be saved before.
+    pub(super) fn save_again(&mut self) {
+        if self.unsaved.is_some() {
+            let saved = self.desired.save();
+            self.saved(&saved);
+        }
+    }
+
+    /// Whether what was changed is kept; it is tried again until it is. What to say of it, if it is not.
+    fn saved(&mut self, saved: &io::Result<()>) -> Option<String> {
+        let Err(error) = saved else {
+            if self.unsaved.take().is_some() {
+                tracing::info!("the changes are saved");
+                // What a change needs that is being made is not in force yet.
+                if self.in_progress.is_none() {
+                    copier::tidy(self.state_directory(), self.desired.loaded());
+                }
+            }
+            return None;
+        };
+        let folder = self.state_directory().display();
+        let warning = format!(
+            "changes are made, but lost when the supervisor stops: they cannot be saved in {folder}: {error}; this is tried again \
+             until they can"
+        );
+        if self.unsaved.as_ref().is_none_or(|unsaved| unsaved.warning != warning) {
+            tracing::error!("{warning}");
+        }
+        self.unsaved = Some(Unsaved { warning: warning.clone(), again: Instant::now() + SAVE_PAUSE });
+        Some(warning)
+    }
+}
+
+/// How a VMM attaches a device.
+pub(super) fn device_args(site: &Site, name: &str) -> Outcome {
+    match softdpu_api::device_args(site, name) {
+        Some(args) => Ok(json!(args)),
+        None => Err(ApiError::new(ErrorCode::NotFound, format!("there is no device called {name:?}"))),
+    }
+}
+
+fn no_thread(what: &str, error: &io::Error) -> ApiError {
+    ApiError::new(ErrorCode::Failed, format!("there is no thread to {what} it: {error}"))
+}
+
+/// Nothing is changed where no data plane can do it, after a file was waited for.
+fn must_be_ready(plane: &Plane) -> Result<(), ApiError> {
+    if plane.is_ready() { Ok(()) } else { Err(plane.unavailable("nothing was changed")) }
+}
+
+fn with_warnings(mut result: Value, warnings: &[String]) -> Value {
+    if !warnings.is_empty()
+        && let Some(result) = result.as_object_mut()
+    {
+        result.insert("warning".to_owned(), Value::String(warnings.join("; ")));
+    }
+    result
 }

@@ -55,7 +55,7 @@ pub enum StateError {
         /// How.
         problems: String,
     },
-    /// Together they are more than a data plane can be told.
+    /// Together they are more than a data plane can be sent.
     #[error(
         "the site file with the changes of the last run in {} is {found} bytes long as a data plane is told it, and {most} is the most; \
          guests and routes by `softdpu network load` are not part of it",
@@ -81,7 +81,7 @@ pub(super) struct Desired {
 }
 
 /// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`.
-/// Nobody but that daemon may be able to read it: then nothing is said.
+/// If only that daemon may read it, nothing is reported.
 ///
 /// # Errors
 /// What [`run`](super::run) would refuse it for.

@@ -14,30 +14,33 @@
 
 #![forbid(unsafe_code)]
 
-mod api;
+mod calls;
 mod changes;
+mod clients;
+mod copier;
 mod desired;
-mod front_end;
-mod hand_over;
-mod loads;
+mod from_plane;
+mod front_ends;
 mod metrics_http;
+mod node_status;
 mod notify;
 mod opener;
 mod plane;
 mod poller;
-mod ports;
 mod process;
+mod requests;
 mod restart;
 mod run;
 mod socket;
-mod state;
-mod streams;
+mod supervisor;
+mod task;
 #[cfg(test)]
 mod tests;
 mod unload;
+mod vault;
 
 pub use desired::{StateError, check_kept};
 pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};
 pub use run::{RunError, RunOptions, run};
 pub use socket::SocketError;
-pub use state::{Handle, Timing};
+pub use supervisor::{Handle, Timing};

@@ -1,4 +1,4 @@
-//! What systemd is told (sd_notify(3)): READY, STATUS, WATCHDOG. Nothing where it does not listen.
+//! Notifications to systemd (sd_notify(3)): READY, STATUS, WATCHDOG. Nothing where it does not listen.
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +23,17 @@ impl Notifier {
     pub(super) fn ready(&mut self) {
         if !self.ready {
             self.ready = true;
-            tell(NotifyState::Ready);
+            notify(NotifyState::Ready);
         }
     }
 
     pub(super) fn stopping(&mut self) {
-        tell(NotifyState::Stopping);
+        notify(NotifyState::Stopping);
     }
 
     pub(super) fn status(&mut self, status: String) {
         if status != self.status {
-            tell(NotifyState::Status(&status));
+            notify(NotifyState::Status(&status));
             self.status = status;
         }
     }
@@ -46,7 +46,7 @@ impl Notifier {
             && *due <= now
         {
             *due = now + *interval;
-            tell(NotifyState::Watchdog);
+            notify(NotifyState::Watchdog);
         }
     }
 
@@ -55,8 +55,8 @@ impl Notifier {
     }
 }
 
-fn tell(state: NotifyState<'_>) {
+fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "systemd cannot be told");
+        tracing::debug!(%error, "systemd cannot be notified");
     }
 }

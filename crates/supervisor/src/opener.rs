@@ -88,7 +88,7 @@ impl Backing {
         Ok(Backing { path: path.clone(), read_only: open.read_only, direct: open.direct, missing })
     }
 
-    /// Opens it: always a new open file description, so that a lock on it is nobody else's.
+    /// Opens it: always a new open file description, so that a lock on it is held by no other.
     pub(super) fn open(&self) -> Result<OwnedFd, OpenFailure> {
         self.try_open().map_err(|(what, errno)| match self.missing {
             // There is more to say than the number does.
@@ -160,7 +160,7 @@ fn create(path: &Path, size: u64) -> Result<(), (&'static str, Errno)> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
     match rustix::fs::linkat(rustix::fs::CWD, unnamed, rustix::fs::CWD, path, flags) {
-        // Somebody was faster: theirs is opened.
+        // Another process was faster: its file is opened.
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(("give it its name", errno)),
     }

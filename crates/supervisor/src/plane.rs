@@ -1,62 +1,60 @@
-//! The data plane's life: start, what it tells, its end, and the next one.
+//! The data plane's life: its start, the link to it, its end, and when the next one starts.
+//!
+//! ```text
+//!  start ──▶ starting ── Ready ──▶ running ── End ──▶ bury ── RestartPolicy ──▶ start
+//!               └── silent for too long: killed ───────▲
+//! ```
+//!
+//! What the data plane says is for others to act on: [`Plane::receive`] gives it to the loop.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
-use super::hand_over::HandOver;
-use super::opener::{Backing, Opened};
-use super::poller::{EventFlags, Token};
-use super::process::{Exit, Process};
+use super::desired::Desired;
+use super::poller::{EventFlags, Poller, Token};
+use super::process::{Exit, Process, Spawner};
 use super::restart::RestartPolicy;
-use super::state::Supervisor;
-use softdpu_api::status::DataPlaneState;
-use softdpu_link::{
-    BEAT, Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns,
-};
+use super::supervisor::Timing;
+use super::vault::Vault;
+use softdpu_api::status::{DataPlaneState, DataPlaneStatus};
+use softdpu_api::{ApiError, ErrorCode};
+use softdpu_link::{BEAT, Death, Down, LinkError, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns};
 use softdpu_sys::ReapedFd;
 
-/// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
-/// connects, sends and leaves again and again would otherwise fill memory and the table of descriptors with what nobody
-/// needs any more.
-const MOST_QUEUED: usize = 256;
-
-/// The most descriptors the vault holds.
-const MAX_VAULT: usize = 16 << 10;
-
-/// A data plane that has said nothing for this long may be dead without its end being told.
+/// A data plane that has said nothing for this long may be dead without a notification.
 const OVERDUE: Duration = BEAT.saturating_add(Duration::from_millis(500));
 
-/// So often that is looked at.
+/// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The data plane as the supervisor sees it.
-#[derive(Default)]
 pub(super) struct Plane {
-    pub(super) running: Option<Running>,
+    poller: Poller,
+    spawner: Box<dyn Spawner>,
+    timing: Timing,
+    running: Option<Running>,
     /// Those that are dead and cannot be reaped yet, with their incarnations.
     hanging: Vec<(u64, Box<dyn Process>)>,
     /// How many were started.
-    pub(super) incarnation: u64,
+    incarnation: u64,
     /// When the next is started, while none runs.
-    pub(super) start_at: Option<Instant>,
-    pub(super) last_exit: Option<String>,
-    pub(super) time_to_ready: Option<Duration>,
-    /// Nanoseconds from the last death to the first request completed after it.
-    pub(super) first_completion_ns: Option<u64>,
+    start_at: Option<Instant>,
+    /// When to send again what the kernel had no room for.
+    resend_at: Option<Instant>,
+    /// When it is killed for not having stopped, once it was told to.
+    stop_by: Option<Instant>,
     policy: RestartPolicy,
     death: Option<Death>,
+    last_exit: Option<String>,
+    time_to_ready: Option<Duration>,
+    /// Nanoseconds from the last death to the first request completed after it.
+    first_completion_ns: Option<u64>,
 }
 
 /// A data plane that runs.
-pub(super) struct Running {
-    pub(super) process: Box<dyn Process>,
-    pub(super) ready: bool,
-    /// Since when it serves, having been given every connection.
-    pub(super) serves_since: Option<Instant>,
-    pub(super) hand_over: HandOver,
+struct Running {
+    process: Box<dyn Process>,
+    ready: bool,
     link: SupervisorLink,
     /// Nothing more is to be had from the link.
     link_is_done: bool,
@@ -68,47 +66,126 @@ pub(super) struct Running {
     killed: Option<String>,
 }
 
+/// That a data plane is dead.
+pub(super) struct End {
+    exit: Exit,
+    /// It cannot be reaped yet.
+    hangs: bool,
+    at_ns: u64,
+}
+
+/// When something is to be done about the data plane.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Deadlines {
+    /// [`Plane::start`].
+    pub(super) start: Option<Instant>,
+    /// [`Plane::kill_if_silent`], once what it said is taken.
+    pub(super) silence: Option<Instant>,
+    /// [`Plane::look`].
+    pub(super) look: Option<Instant>,
+    /// [`Plane::resend`].
+    pub(super) resend: Option<Instant>,
+    /// [`Plane::kill_unstopped`].
+    pub(super) stop: Option<Instant>,
+}
+
+impl Deadlines {
+    /// The first of them.
+    pub(super) fn first(&self) -> Option<Instant> {
+        [self.start, self.silence, self.look, self.resend, self.stop].into_iter().flatten().min()
+    }
+}
+
 impl Plane {
+    pub(super) fn new(spawner: Box<dyn Spawner>, timing: Timing, poller: Poller) -> Plane {
+        Plane {
+            poller,
+            spawner,
+            timing,
+            running: None,
+            hanging: Vec::new(),
+            incarnation: 0,
+            start_at: None,
+            resend_at: None,
+            stop_by: None,
+            policy: RestartPolicy::default(),
+            death: None,
+            last_exit: None,
+            time_to_ready: None,
+            first_completion_ns: None,
+        }
+    }
+
+    /// The number of the data plane that runs, or of the last that did.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
     /// Whether one data plane after the other dies, so that pauses are made.
     pub(super) fn is_in_crash_loop(&self) -> bool {
         self.policy.is_backing_off()
     }
-}
 
-impl Supervisor {
-    /// Whether the data plane can be asked things.
-    pub(super) fn plane_is_ready(&self) -> bool {
-        self.plane.running.as_ref().is_some_and(|running| running.ready && running.killed.is_none())
+    /// Whether it can be asked things.
+    pub(super) fn is_ready(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.ready && running.killed.is_none())
     }
 
-    pub(super) fn plane_state(&self) -> DataPlaneState {
-        match &self.plane.running {
-            _ if self.stopping.is_some() => DataPlaneState::Stopped,
+    /// Whether it was told to stop for good.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop_by.is_some()
+    }
+
+    /// Whether it was, and has.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_stopping() && self.running.is_none()
+    }
+
+    pub(super) fn state(&self) -> DataPlaneState {
+        match &self.running {
+            _ if self.is_stopping() => DataPlaneState::Stopped,
             Some(running) if running.ready => DataPlaneState::Running,
-            _ if self.plane.policy.is_backing_off() => DataPlaneState::Failed,
-            _ if self.plane.incarnation <= 1 => DataPlaneState::Starting,
+            _ if self.policy.is_backing_off() => DataPlaneState::Failed,
+            _ if self.incarnation <= 1 => DataPlaneState::Starting,
             _ => DataPlaneState::Restarting,
         }
     }
 
-    /// Starts a data plane, with the site and the vault. What front ends have to do with comes when it is ready.
-    pub(super) fn start_plane(&mut self) {
-        self.plane.start_at = None;
-        self.plane.incarnation += 1;
-        self.plane.first_completion_ns = None;
+    pub(super) fn status(&self) -> DataPlaneStatus {
+        DataPlaneStatus {
+            pid: self.running.as_ref().map(|running| running.process.id()),
+            state: self.state(),
+            restarts: self.incarnation.saturating_sub(1),
+            last_exit: self.last_exit.clone(),
+            time_to_ready_us: self.time_to_ready.map(|took| took.as_micros() as u64),
+            first_completion_after_restart_us: self.first_completion_ns.map(|ns| ns / 1000),
+        }
+    }
+
+    /// That it cannot be asked now, and so `consequence`.
+    pub(super) fn unavailable(&self, consequence: &str) -> ApiError {
+        let message = format!("the data plane is {}; {consequence}", self.state());
+        ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment")
+    }
+
+    /// Starts a data plane, with the site and the vault. What concerns front ends comes when it is ready.
+    pub(super) fn start(&mut self, desired: &Desired, vault: &Vault) {
+        self.start_at = None;
+        self.incarnation += 1;
+        self.first_completion_ns = None;
         let now = Instant::now();
-        let incarnation = self.plane.incarnation;
+        let incarnation = self.incarnation;
         let spawned = SupervisorLink::pair()
             .map_err(std::io::Error::from)
             .and_then(|(link, far)| self.spawner.spawn(far).map(|process| (link, process)));
         let (link, process) = match spawned {
             Ok(spawned) => spawned,
             Err(error) => {
-                self.plane.last_exit = Some(format!("cannot be started: {error}"));
-                let pause = self.plane.policy.died(Duration::ZERO);
+                self.last_exit = Some(format!("cannot be started: {error}"));
+                let pause = self.policy.died(Duration::ZERO);
                 tracing::error!(%error, ?pause, "the data plane cannot be started");
                 // Unlike a death this costs no time by itself: never try twice without a pause.
-                self.plane.start_at = Some(now + pause.max(Duration::from_millis(50)));
+                self.start_at = Some(now + pause.max(Duration::from_millis(50)));
                 return;
             }
         };
@@ -116,11 +193,9 @@ impl Supervisor {
         if let Err(error) = self.poller.watch(process.end(), Token::End { incarnation }, EventFlags::IN) {
             tracing::error!(%error, "the data plane's end cannot be waited for");
         }
-        self.plane.running = Some(Running {
+        self.running = Some(Running {
             process,
             ready: false,
-            serves_since: None,
-            hand_over: HandOver::default(),
             link,
             link_is_done: false,
             started: now,
@@ -128,41 +203,39 @@ impl Supervisor {
             look: now + OVERDUE,
             killed: None,
         });
+        let (kept, fds) = vault.contents();
         let start = Down::Start {
-            site: Box::new(self.desired.site().clone()),
+            site: Box::new(desired.site().clone()),
             incarnation,
-            kept: self.vault.keys().cloned().collect(),
-            placements: self.desired.placements().to_vec(),
-            death: self.plane.death.clone(),
-            loaded: self.desired.loaded_networks(),
+            kept,
+            placements: desired.placements().to_vec(),
+            death: self.death.clone(),
+            loaded: desired.loaded_networks(),
         };
-        self.send(&start, self.vault.values().cloned().collect());
+        self.send(&start, fds);
     }
 
     /// Sends to the data plane, if one runs. Whatever it does not get any more its successor will.
     pub(super) fn send(&mut self, message: &Down, fds: Vec<SharedFd>) {
-        let Some(running) = self.plane.running.as_mut().filter(|running| !running.link_is_done) else {
+        let Some(running) = self.running.as_mut().filter(|running| !running.link_is_done) else {
             return;
         };
         match running.link.send(message, fds) {
             // What it said before its end is still to be read.
             Ok(()) | Err(LinkError::Closed) => {}
-            Err(error) => self.kill_plane(&format!("nothing can be sent to it: {error}")),
+            Err(error) => self.kill(&format!("nothing can be sent to it: {error}")),
         }
     }
 
-    /// Watches the link for what is wanted of it now, and front ends no longer while it takes nothing.
+    /// How many messages wait for the data plane to take them.
+    pub(super) fn queued(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.link.queued())
+    }
+
+    /// Watches the link for what is wanted of it now.
     pub(super) fn watch_link(&mut self) {
-        let queued = self.plane.running.as_ref().map_or(0, |running| running.link.queued());
-        let congested = queued >= if self.congested { MOST_QUEUED / 2 } else { MOST_QUEUED };
-        if congested != self.congested {
-            self.congested = congested;
-            tracing::debug!(congested, queued, "the data plane's backlog");
-            self.watch_listeners();
-            self.watch_front_ends();
-        }
-        let token = Token::Link { incarnation: self.plane.incarnation };
-        let Some(running) = &self.plane.running else {
+        let token = Token::Link { incarnation: self.incarnation };
+        let Some(running) = &self.running else {
             return;
         };
         if running.link_is_done {
@@ -170,7 +243,7 @@ impl Supervisor {
             return;
         }
         if running.link.is_held_up() {
-            self.held_up_until.get_or_insert(Instant::now() + REFS_PAUSE);
+            self.resend_at.get_or_insert(Instant::now() + REFS_PAUSE);
         }
         let mut events = EventFlags::IN;
         if running.link.wants_write() {
@@ -181,143 +254,93 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn link_ready(&mut self, incarnation: u64) {
-        if incarnation != self.plane.incarnation {
-            return;
-        }
-        if let Some(running) = &mut self.plane.running
+    /// Sends what the link takes. What there is to receive is the caller's to take then.
+    pub(super) fn flush(&mut self) {
+        if let Some(running) = &mut self.running
             && let Err(error) = running.link.flush()
             && !matches!(error, LinkError::Closed)
         {
-            self.kill_plane(&format!("nothing can be sent to it: {error}"));
-        }
-        self.hear();
-    }
-
-    /// Takes everything the data plane has said.
-    fn hear(&mut self) {
-        loop {
-            let Some(running) = self.plane.running.as_mut().filter(|running| !running.link_is_done) else {
-                return;
-            };
-            match running.link.receive() {
-                Ok(Some((message, fds))) => self.heard(message, fds),
-                Ok(None) => return,
-                Err(LinkError::Closed) => {
-                    running.link_is_done = true;
-                    // Dead, or of no use without its link; a dead one keeps its own reason.
-                    running.process.kill();
-                    return;
-                }
-                Err(error) => {
-                    running.link_is_done = true;
-                    self.kill_plane(&format!("it broke the link's rules: {error}"));
-                    return;
-                }
-            }
+            self.kill(&format!("nothing can be sent to it: {error}"));
         }
     }
 
-    fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
-        let mut fds = fds.into_iter().map(Arc::new);
-        match message {
-            Up::Ready => self.plane_ready(),
-            Up::Alive => {
-                if let Some(running) = &mut self.plane.running {
-                    running.beat = Instant::now();
-                }
+    /// [Flushes](Self::flush) what the kernel had no room for, though the socket had.
+    pub(super) fn resend(&mut self) {
+        self.resend_at = None;
+        self.flush();
+    }
+
+    /// The next message that the data plane has sent.
+    pub(super) fn receive(&mut self) -> Option<(Up, Vec<ReapedFd>)> {
+        let running = self.running.as_mut().filter(|running| !running.link_is_done)?;
+        match running.link.receive() {
+            Ok(received) => received,
+            Err(LinkError::Closed) => {
+                running.link_is_done = true;
+                // Dead, or of no use without its link; a dead one keeps its own reason.
+                running.process.kill();
+                None
             }
-            Up::Attached { connection } => self.attached(connection),
-            Up::Held { connection } => self.held(connection),
-            Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
-                let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
-                let kept = kept.into_iter().zip(fds).collect();
-                self.handled(connection, (reply, reply_fds), (session, kept, released), close);
-            }
-            Up::Close { connection, reason } => self.close_front_end(connection, &reason),
-            Up::Answer { id, result } => self.answered(id, result),
-            Up::Open { call, open } => self.open(call, &open),
-            Up::Keep { key } => {
-                if self.vault.len() >= MAX_VAULT && !self.vault.contains_key(&key) {
-                    self.kill_plane(&format!("it keeps more than {MAX_VAULT} descriptors"));
-                } else if let Some(fd) = fds.next() {
-                    self.vault.insert(key, fd);
-                }
-            }
-            Up::Forget { key } => drop(self.vault.remove(&key)),
-            Up::FirstCompletion { ns } => {
-                tracing::info!(us = ns / 1000, "the first request has completed since the data plane died");
-                self.plane.first_completion_ns = Some(ns);
+            Err(error) => {
+                running.link_is_done = true;
+                self.kill(&format!("it broke the link's rules: {error}"));
+                None
             }
         }
     }
 
-    fn plane_ready(&mut self) {
-        let Some(running) = self.plane.running.as_mut().filter(|running| !running.ready) else {
-            return;
+    /// It says that it is alive.
+    pub(super) fn alive(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.beat = Instant::now();
+        }
+    }
+
+    /// It says that the site is up; `false` if it has said so before.
+    pub(super) fn ready(&mut self) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| !running.ready) else {
+            return false;
         };
         running.ready = true;
         running.beat = Instant::now();
         let took = running.started.elapsed();
-        self.plane.time_to_ready = Some(took);
+        self.time_to_ready = Some(took);
         tracing::info!(us = took.as_micros() as u64, "the data plane is ready");
-        self.notifier.ready();
-        self.hand_over_all();
+        true
     }
 
-    /// Opens a volume's backing for the data plane. The descriptor goes to it and nowhere else.
-    fn open(&mut self, call: u64, open: &Open) {
-        let known = self.desired.site().volume(&open.volume).map(|volume| (volume, self.desired.is_new(volume)));
-        let volume = known.or_else(|| Some((self.volume_in_progress(&open.volume)?, true)));
-        let backing = match volume {
-            Some((volume, is_new)) => Backing::of(volume, open, is_new),
-            None => Err(OpenFailure {
-                errno: Some(Errno::NOENT.raw_os_error()),
-                message: format!("there is no volume called {:?}", open.volume),
-            }),
-        };
-        self.opener.start(self.plane.incarnation, call, &open.volume, backing);
+    /// It says that the first request has completed, `ns` nanoseconds after the death of the one before it.
+    pub(super) fn first_completion(&mut self, ns: u64) {
+        tracing::info!(us = ns / 1000, "the first request has completed since the data plane died");
+        self.first_completion_ns = Some(ns);
     }
 
-    /// Files have been opened. Those for a data plane that died meanwhile are closed: a lock on them would be nobody's.
-    pub(super) fn opened(&mut self) {
-        let opened: Vec<Opened> = std::iter::from_fn(|| self.opener.take()).collect();
-        // Before a guest can have anything in them: what is missing later is gone.
-        let images = opened.iter().filter(|opened| opened.result.is_ok());
-        let images = images.filter_map(|opened| Some((opened.volume.as_str(), opened.image.as_deref()?)));
-        if self.desired.saw(images) {
-            let saved = self.desired.save();
-            self.saved(&saved);
-        }
-        for Opened { incarnation, call, result, .. } in opened {
-            if incarnation != self.plane.incarnation {
-                continue;
-            }
-            let (result, fds) = match result {
-                Ok(fd) => (Ok(()), vec![Arc::new(fd.into())]),
-                Err(failure) => (Err(failure), Vec::new()),
-            };
-            self.send(&Down::Opened { call, result }, fds);
+    pub(super) fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            start: self.start_at,
+            silence: self.silence_ends(),
+            look: self.running.as_ref().map(|running| running.look),
+            resend: self.resend_at,
+            stop: self.stop_by,
         }
     }
 
-    /// When the data plane will have been silent for too long.
-    pub(super) fn silence_ends(&self) -> Option<Instant> {
-        let running = self.plane.running.as_ref().filter(|running| running.killed.is_none())?;
+    /// When it will have been silent for too long.
+    fn silence_ends(&self) -> Option<Instant> {
+        let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
         let patience = if running.ready { self.timing.watchdog } else { self.timing.startup };
         Some(running.beat + patience)
     }
 
-    pub(super) fn plane_is_silent(&mut self) {
-        // The supervisor itself may have been held up: what was said meanwhile counts.
-        self.hear();
+    /// Kills it if it has been silent for too long.
+    pub(super) fn kill_if_silent(&mut self) {
         if self.silence_ends().is_some_and(|end| end <= Instant::now()) {
-            self.kill_plane("it was silent for too long");
+            self.kill("it was silent for too long");
         }
     }
 
-    pub(super) fn kill_plane(&mut self, reason: &str) {
-        if let Some(running) = self.plane.running.as_mut().filter(|running| running.killed.is_none()) {
+    pub(super) fn kill(&mut self, reason: &str) {
+        if let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) {
             tracing::error!(pid = running.process.id(), reason, "killing the data plane");
             running.killed = Some(reason.to_owned());
             running.look = Instant::now() + LOOK;
@@ -325,100 +348,92 @@ impl Supervisor {
         }
     }
 
-    /// When to look whether the data plane is dead although its end is not told.
-    pub(super) fn look_due(&self) -> Option<Instant> {
-        self.plane.running.as_ref().map(|running| running.look)
-    }
-
-    /// Looks whether it is. A process whose operation hangs in the kernel has no end that could be waited for, and
-    /// nobody else's requests are to wait for it: what it may still write is the fences' to keep from what comes after.
-    pub(super) fn look_after_plane(&mut self, now: Instant) {
-        let Some(running) = &mut self.plane.running else { return };
+    /// Looks whether it is dead although there was no notification. A process whose operation hangs in the kernel has no end
+    /// that could be waited for, and no other request is to wait for it: what it may still write is the fences' to keep
+    /// from what comes after.
+    pub(super) fn look(&mut self, now: Instant) -> Option<End> {
+        let running = self.running.as_mut()?;
         let overdue = running.beat + OVERDUE;
         if now < overdue && running.killed.is_none() {
             running.look = overdue;
-            return;
+            return None;
         }
         running.look = now + LOOK;
         if let Some(exit) = running.process.exit() {
-            self.plane_is_dead(exit, false);
-        } else if let Some(exit) = running.process.hangs() {
-            tracing::warn!(
-                pid = running.process.id(),
-                "the data plane is dead, but the kernel is in the middle of an operation of its that hangs"
-            );
-            self.plane_is_dead(exit, true);
+            return Some(End { exit, hangs: false, at_ns: monotonic_ns() });
         }
+        let exit = running.process.hangs()?;
+        tracing::warn!(
+            pid = running.process.id(),
+            "the data plane is dead, but the kernel is in the middle of an operation of its that hangs"
+        );
+        Some(End { exit, hangs: true, at_ns: monotonic_ns() })
     }
 
-    /// A data plane can be reaped.
-    pub(super) fn plane_ended(&mut self, incarnation: u64) {
-        if let Some(at) = self.plane.hanging.iter().position(|(other, _)| *other == incarnation) {
-            if let (_, process) = &mut self.plane.hanging[at]
+    /// A data plane can be reaped: the one that runs, whose end this is then, or one that hung.
+    pub(super) fn ended(&mut self, incarnation: u64) -> Option<End> {
+        if let Some(at) = self.hanging.iter().position(|(other, _)| *other == incarnation) {
+            if let (_, process) = &mut self.hanging[at]
                 && process.exit().is_some()
             {
                 tracing::info!(pid = process.id(), incarnation, "what hung of a dead data plane is over");
                 self.poller.forget(process.end(), Token::End { incarnation });
-                self.plane.hanging.swap_remove(at);
+                self.hanging.swap_remove(at);
             }
-            return;
+            return None;
         }
-        if incarnation != self.plane.incarnation {
-            return;
-        }
-        if let Some(exit) = self.plane.running.as_mut().and_then(|running| running.process.exit()) {
-            self.plane_is_dead(exit, false);
-        }
+        let exit = self.running.as_mut().filter(|_| incarnation == self.incarnation)?.process.exit()?;
+        Some(End { exit, hangs: false, at_ns: monotonic_ns() })
     }
 
-    /// The data plane is dead: takes what it said last, and starts the next.
-    fn plane_is_dead(&mut self, exit: Exit, hangs: bool) {
-        let incarnation = self.plane.incarnation;
-        let at_ns = monotonic_ns();
-        self.hear();
-        let Some(running) = self.plane.running.take() else {
-            return;
+    /// Records a death, after what was said last is received. Whether something from outside killed it.
+    pub(super) fn bury(&mut self, end: End) -> bool {
+        let incarnation = self.incarnation;
+        let End { exit, hangs, at_ns } = end;
+        let Some(running) = self.running.take() else {
+            return false;
         };
         self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
         if hangs {
-            self.plane.hanging.push((incarnation, running.process));
+            self.hanging.push((incarnation, running.process));
         } else {
             self.poller.forget(running.process.end(), Token::End { incarnation });
         }
-        let lived = running.started.elapsed();
-        let served = running.serves_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let killed = running.killed;
-        let reason = match &killed {
+        let reason = match &running.killed {
             Some(why) => format!("{} ({why})", exit.reason),
-            None => exit.reason.clone(),
+            None => exit.reason,
         };
-        drop(running.link);
-        self.calls_are_lost();
-        if self.stopping.is_some() {
+        if self.is_stopping() {
             tracing::info!(reason, "the data plane has stopped");
-            return;
+            return false;
         }
-        tracing::error!(reason, lived_ms = lived.as_millis() as u64, "the data plane died");
-        self.plane.last_exit = Some(reason.clone());
-        self.plane.death = Some(Death { at_ns, reason });
-        self.blame(&running.hand_over, served, exit.sent && killed.is_none());
-        let pause = self.plane.policy.died(served);
-        if pause.is_zero() {
-            self.start_plane();
-        } else {
-            tracing::warn!(?pause, "the data plane dies again and again: waiting before the next start");
-            self.plane.start_at = Some(Instant::now() + pause);
-        }
+        let lived_ms = running.started.elapsed().as_millis() as u64;
+        tracing::error!(reason, lived_ms, "the data plane died");
+        self.last_exit = Some(reason.clone());
+        self.death = Some(Death { at_ns, reason });
+        exit.sent && running.killed.is_none()
     }
 
-    /// Stops everything in good order.
-    pub(super) fn stop(&mut self) {
-        if self.stopping.is_some() {
-            return;
+    /// The next one is due, after one that had served for `served`: at once, or after a pause.
+    pub(super) fn restart(&mut self, served: Duration) {
+        let pause = self.policy.died(served);
+        if !pause.is_zero() {
+            tracing::warn!(?pause, "the data plane dies again and again: waiting before the next start");
         }
-        self.notifier.stopping();
-        self.plane.start_at = None;
-        self.stopping = Some(Instant::now() + self.timing.shutdown);
+        self.start_at = Some(Instant::now() + pause);
+    }
+
+    /// Stops it in good order, and starts none any more.
+    pub(super) fn stop(&mut self) {
+        self.start_at = None;
+        self.stop_by = Some(Instant::now() + self.timing.shutdown);
         self.send(&Down::Shutdown, Vec::new());
+    }
+
+    /// It did not stop in time.
+    pub(super) fn kill_unstopped(&mut self, now: Instant) {
+        self.kill("it did not stop in time");
+        // The kill is followed by its end.
+        self.stop_by = Some(now + self.timing.shutdown);
     }
 }

@@ -40,7 +40,7 @@ pub trait Process: Send {
 pub struct Exit {
     /// For people: signal or status.
     pub reason: String,
-    /// Somebody sent it SIGKILL or SIGTERM. A process that errs does not do that to itself.
+    /// Another process sent it SIGKILL or SIGTERM. A process that errs does not do that to itself.
     pub sent: bool,
 }
 

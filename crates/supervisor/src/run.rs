@@ -17,7 +17,7 @@ use thiserror::Error;
 use super::desired::{Desired, StateError};
 use super::process::{Program, Spawner};
 use super::socket::SocketError;
-use super::state::{Handle, Signals, Supervisor, Timing};
+use super::supervisor::{Handle, Signals, Supervisor, Timing};
 use crate::metrics_http;
 use softdpu_api::status::{NodeStatus, prometheus};
 use softdpu_site::{self as config, DeviceKind, Report, Severity, Site};
@@ -184,7 +184,7 @@ fn lock(folder: &Path) -> Result<fs::File, RunError> {
 
 /// Serves metrics on a thread of its own, if the site wants them.
 fn serve_metrics(supervisor: &Supervisor, handle: Handle) -> Result<(), RunError> {
-    let Some(metrics) = &supervisor.desired.site().node.metrics else {
+    let Some(metrics) = &supervisor.site().node.metrics else {
         return Ok(());
     };
     let address = metrics.listen;

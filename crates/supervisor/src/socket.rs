@@ -1,4 +1,4 @@
-//! Listening Unix sockets: where they are, who may connect, and that nobody else's is taken over.
+//! Listening Unix sockets: where they are, who may connect, and that no other process' socket is taken over.
 
 use std::fs;
 use std::io;
@@ -42,7 +42,7 @@ pub enum SocketError {
         /// Where.
         path: PathBuf,
     },
-    /// Somebody has put something else in the place of the socket that was just made.
+    /// Another user has put something else in the place of the socket that was just made.
     #[error("{} is not the socket that was just made there: others can write to its folder; use one that only the daemon's user can write to", path.display())]
     Replaced {
         /// Where.
@@ -101,7 +101,7 @@ impl Listener {
         remove_stale(&path, &address)?;
         let socket = new_socket().map_err(errno("make a socket"))?;
         bind(&socket, &address).map_err(errno("bind a socket"))?;
-        // Nobody can connect before `listen`, so there is no moment at which the wrong ones may.
+        // No process can connect before `listen`, so there is no moment at which the wrong ones may.
         let file = grant(&path, owner, group, access.socket_mode)?;
         let listener = Listener { socket: socket.into(), file, path: path.clone() };
         listen(listener.socket.as_fd(), BACKLOG).map_err(errno("listen"))?;
@@ -158,7 +158,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// Removes a socket that nobody listens on any more; anything else stays and is an error.
+/// Removes a socket that no process listens on any more; anything else stays and is an error.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError> {
     let system = |what, source| SocketError::System { path: path.to_owned(), what, source };
     let metadata = match fs::symlink_metadata(path) {
@@ -176,7 +176,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError
             fs::remove_file(path).map_err(|error| system("remove the old socket", error))
         }
         Err(Errno::NOENT) => Ok(()),
-        // AGAIN: somebody listens, and has more waiting than it takes.
+        // AGAIN: a process listens, and has more waiting than it takes.
         Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse { path: path.to_owned() }),
         Err(error) => Err(system("find out whether anybody listens", error.into())),
     }

@@ -11,7 +11,7 @@ use super::network::PortStatus;
 pub struct DeviceStatus {
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub tenant: String,
     /// The guest whose memory it shares.
     pub domain: String,
@@ -49,7 +49,7 @@ pub struct DeviceStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceState {
-    /// Nobody is connected.
+    /// No front end is connected.
     #[default]
     Listening,
     /// A front end is connected, its driver does not run yet.

@@ -30,7 +30,7 @@ pub struct FunctionStatus {
 }
 
 impl FunctionStatus {
-    /// One of which nobody has told anything yet.
+    /// One of which no data plane has reported yet.
     pub fn declared(config: &Function) -> FunctionStatus {
         FunctionStatus {
             name: config.name.clone(),
@@ -108,7 +108,7 @@ pub struct WindowStatus {
 /// The heaviest of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopStatus {
-    /// What is told apart.
+    /// What entries are kept for.
     pub by: String,
     /// The heaviest first.
     pub items: Vec<TopItem>,

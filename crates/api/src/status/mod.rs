@@ -171,7 +171,7 @@ pub struct CoreStatus {
     /// Requests that ended here when their queue had moved on to another core, which completed them.
     #[serde(default)]
     pub travelled: u64,
-    /// Frames that came to its network, and who decided what becomes of them.
+    /// Frames that came to its network, by the tier that gave the verdict.
     pub frames: FrameCounts,
     /// Frames that left networks, by where to and by the datapath that they took.
     #[serde(default)]

@@ -71,7 +71,7 @@ impl NetworkStatus {
 /// How routes of one family that are looked up together are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteLookup {
-    /// Whose they are.
+    /// The network that they are of.
     pub of: RoutesOf,
     /// Of a route table: its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,7 +150,7 @@ pub enum MemberState {
     Up,
     /// It was set down.
     Down,
-    /// The way there is not known: nobody has told a MAC address, or nobody with the address is attached.
+    /// The next hop is not resolved: its MAC address is not known, or no guest with the address is attached.
     Unresolved,
 }
 

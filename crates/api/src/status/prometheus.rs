@@ -475,7 +475,7 @@ fn tenants(out: &mut Exposition, status: &NodeStatus) {
     }
 }
 
-/// What passed functions; of analyses also who has the most in the last window, which is as many series as are shown.
+/// What passed functions; of analyses also the largest entries of the last window, as many series as are shown.
 fn functions(out: &mut Exposition, status: &NodeStatus) {
     fn monitor(value: fn(&MonitorStatus) -> u64) -> impl Fn(&FunctionStatus) -> Option<u64> {
         move |function| function.monitor.as_ref().map(value)

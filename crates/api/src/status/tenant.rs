@@ -19,7 +19,7 @@ pub struct TenantStatus {
     pub bytes: u64,
     /// Core time it used, in nanoseconds.
     pub core_time_ns: u64,
-    /// Who goes first among tenants below their share.
+    /// Which tenant goes first among those below their share.
     #[serde(default)]
     pub class: LatencyClass,
     /// What it has of all cores' time while it has work.

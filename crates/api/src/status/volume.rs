@@ -59,7 +59,7 @@ pub struct VolumeErrors {
     /// Requests that were sent a second time after a connection was lost.
     pub replayed: u64,
     /// Connections that were lost with writes that the back end had answered and not flushed: if the back end lost its
-    /// cache, these writes are lost, and no driver is told.
+    /// cache, these writes are lost, and no driver learns of it.
     #[serde(default)]
     pub unflushed: u64,
     /// Requests given up while in flight, because their queue was stopped.

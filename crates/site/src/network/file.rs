@@ -1,5 +1,5 @@
 //! Files with what networks are to have from now on: policies, or routing, of one network or of several
-//! (docs/networks.md, "While it runs"). The lines of what is wrong are told even where only the whole site shows it.
+//! (docs/networks.md, "While it runs"). Errors name their lines even where only the whole site shows them.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::site::Site;
 use crate::value::{self, Data, Table};
 use crate::{alternatives, syntax_problem};
 
-/// So many problems of a file are told.
-const MOST_TOLD: usize = 10;
+/// So many problems of a file are listed.
+const MOST_LISTED: usize = 10;
 
 /// Most tables and lists of a file: what is read takes far more memory than the text, most where the tables are empty.
 /// Routes take 40 bytes each, so [`LARGEST_FILE`](crate::LARGEST_FILE) has room for fewer.
@@ -169,18 +169,18 @@ impl Places {
         }
         here.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
         // To find a line all before it is counted.
-        here.truncate(MOST_TOLD);
+        here.truncate(MOST_LISTED);
         let report = Report::new(&self.name, &self.text, here, &self.spans);
         let line = |diagnostic: &Diagnostic| {
             let Diagnostic { line, column, message, help, .. } = diagnostic;
             let help = help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
             format!("{}:{line}:{column}: {message}{help}", self.name)
         };
-        let mut lines: Vec<String> = report.diagnostics.iter().map(line).chain(elsewhere).take(MOST_TOLD).collect();
-        if count > MOST_TOLD {
+        let mut lines: Vec<String> = report.diagnostics.iter().map(line).chain(elsewhere).take(MOST_LISTED).collect();
+        if count > MOST_LISTED {
             // Beyond so many they are not kept.
             let more = if count >= MOST_PROBLEMS { " or" } else { "" };
-            lines.push(format!("{}{more} more are not told", count - MOST_TOLD));
+            lines.push(format!("{}{more} more are not listed", count - MOST_LISTED));
         }
         lines.join("\n")
     }
@@ -339,7 +339,7 @@ mod tests {
             + "]\n";
         let error = file(NetworkPart::Policy, &text).unwrap_err();
         let lines: Vec<&str> = error.lines().collect();
-        assert_eq!((lines.len(), lines[MOST_TOLD]), (MOST_TOLD + 1, "4990 more are not told"));
+        assert_eq!((lines.len(), lines[MOST_LISTED]), (MOST_LISTED + 1, "4990 more are not listed"));
         assert!(lines[0].starts_with("/srv/f.toml:5:3: `action` is missing"), "{}", lines[0]);
     }
 }

@@ -170,7 +170,7 @@ pub struct Network {
     /// Frames from one host may go on to another: this node is a gateway between them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transit: bool,
-    /// The name servers that guests are told.
+    /// The name servers that DHCP and router advertisements name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dns: Vec<IpAddr>,
     /// Its guests on other hosts.
@@ -179,7 +179,7 @@ pub struct Network {
     /// Networks whose guests its own reach, where these name it, too.
     #[serde(default, rename = "peer", skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
-    /// Where packets go that are for nobody in it.
+    /// Where packets go whose destination is not in it.
     #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
     /// Next hops of routes, of which each flow takes one.

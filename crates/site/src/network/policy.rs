@@ -1,4 +1,4 @@
-//! `[[network.security-group]]` and `[[network.acl]]`: who may talk to whom.
+//! `[[network.security-group]]` and `[[network.acl]]`: which guests may exchange packets.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -48,10 +48,10 @@ pub struct GroupRule {
     /// Destination ports; any where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
-    /// With whom: addresses,
+    /// The other side: addresses,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<IpNet>,
-    /// or members of a group of the same network; anybody where both are absent.
+    /// or members of a group of the same network; any address where both are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }

@@ -40,7 +40,7 @@ const DEFAULT_BYTE_BURST: u64 = 128 << 10;
 const MOST_ENDPOINTS: u32 = 8_000_000;
 const MOST_ROUTES: u32 = 4_000_000;
 const MOST_HOSTS: u32 = 65_536;
-/// Fewer flows than this would be of no use to anybody; more have no numbers.
+/// Fewer flows than this would be of no use; more have no numbers.
 const FEWEST_FLOWS: u32 = 64;
 const MOST_FLOWS: u32 = 1 << 24;
 /// Some 1 GiB, which is taken when the first interface is in a group.

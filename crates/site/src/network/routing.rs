@@ -1,4 +1,4 @@
-//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go that are for nobody
+//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go whose destination is not
 //! in the network.
 
 use std::collections::{HashMap, HashSet};
@@ -86,7 +86,7 @@ impl EcmpMember {
 pub struct RouteTable {
     /// Its name, unique in the network.
     pub name: String,
-    /// Whose packets are put to it.
+    /// The sources of the packets that it routes.
     #[serde(rename = "source")]
     pub sources: Vec<IpNet>,
     /// Its routes.
@@ -281,15 +281,15 @@ impl Network {
 }
 
 pub(super) fn check_routing(site: &Site, place: &str, network: &Network, problems: &mut Vec<Problem>) {
-    let beside = Beside::of(site, network);
+    let index = RoutingIndex::of(site, network);
     let mut names = HashSet::new();
     for (at, group) in network.ecmp.iter().enumerate() {
         let place = format!("{place}.ecmp[{at}]");
         second_name(&place, "ECMP group", &group.name, &mut names, problems);
-        check_group_members(site, &place, &beside, group, problems);
+        check_group_members(site, &place, &index, group, problems);
     }
     let (mut seen, mut names) = (HashSet::new(), HashSet::new());
-    check_routes(site, place, &beside, &network.routes, problems);
+    check_routes(site, place, &index, &network.routes, problems);
     for (at, table) in network.route_tables.iter().enumerate() {
         let place = format!("{place}.route-table[{at}]");
         if problems.len() >= MOST_PROBLEMS {
@@ -303,9 +303,9 @@ pub(super) fn check_routing(site: &Site, place: &str, network: &Network, problem
                 problems.push(Problem::error(place, message).help("of several prefixes the longest counts"));
             }
         }
-        check_routes(site, &place, &beside, &table.routes, problems);
+        check_routes(site, &place, &index, &table.routes, problems);
     }
-    check_peers(site, place, &beside, problems);
+    check_peers(site, place, &index, problems);
 }
 
 /// As far as the whole site is concerned.
@@ -317,7 +317,13 @@ pub(super) fn check_group_count(site: &Site, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_group_members(site: &Site, place: &str, beside: &Beside<'_>, group: &EcmpGroup, problems: &mut Vec<Problem>) {
+fn check_group_members(
+    site: &Site,
+    place: &str,
+    index: &RoutingIndex<'_>,
+    group: &EcmpGroup,
+    problems: &mut Vec<Problem>,
+) {
     if group.members.len() > MOST_MEMBERS {
         let problem = Problem::error(format!("{place}.member"), "too many members");
         problems.push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
@@ -329,7 +335,7 @@ fn check_group_members(site: &Site, place: &str, beside: &Beside<'_>, group: &Ec
         if problems.len() >= MOST_PROBLEMS {
             return;
         }
-        check_way(site, &place, beside, member.host, member.address, problems);
+        check_next_hop(site, &place, index, member.host, member.address, problems);
         let via = member.via();
         if !via.is_unspecified() && !seen.insert(via) {
             let message = format!("{via} is a member of the group already");
@@ -338,9 +344,9 @@ fn check_group_members(site: &Site, place: &str, beside: &Beside<'_>, group: &Ec
     }
 }
 
-fn check_routes(site: &Site, place: &str, beside: &Beside<'_>, routes: &[Route], problems: &mut Vec<Problem>) {
+fn check_routes(site: &Site, place: &str, index: &RoutingIndex<'_>, routes: &[Route], problems: &mut Vec<Problem>) {
     let mut seen = HashSet::new();
-    let Beside { network, peers, groups, .. } = beside;
+    let RoutingIndex { network, peers, groups, .. } = index;
     for (number, route) in routes.iter().enumerate() {
         if problems.len() >= MOST_PROBLEMS {
             return;
@@ -357,7 +363,7 @@ fn check_routes(site: &Site, place: &str, beside: &Beside<'_>, routes: &[Route],
         if let Some(taken) = taken {
             problems.push(Problem::error(format!("{place}.prefix"), format!("{prefix} {taken}")));
         }
-        check_way(site, &place, beside, route.host, route.address, problems);
+        check_next_hop(site, &place, index, route.host, route.address, problems);
         if let Some(name) = &route.ecmp
             && !groups.contains(name.as_str())
         {
@@ -368,10 +374,10 @@ fn check_routes(site: &Site, place: &str, beside: &Beside<'_>, routes: &[Route],
 }
 
 /// A next hop that is a host, or an address.
-fn check_way(
+fn check_next_hop(
     site: &Site,
     place: &str,
-    beside: &Beside<'_>,
+    index: &RoutingIndex<'_>,
     host: Option<IpAddr>,
     address: Option<IpAddr>,
     problems: &mut Vec<Problem>,
@@ -379,16 +385,16 @@ fn check_way(
     if let Some(host) = host {
         check_host(site, &format!("{place}.host"), host, problems);
     }
-    if let Some(address) = address.filter(|address| !beside.guests.contains(address)) {
-        let message = format!("nobody in network `{}` has the address {address}", beside.network.name);
+    if let Some(address) = address.filter(|address| !index.guests.contains(address)) {
+        let message = format!("nobody in network `{}` has the address {address}", index.network.name);
         let problem = Problem::error(format!("{place}.address"), message);
         problems.push(problem.help("name a device's address, or one of a [[network.endpoint]]"));
     }
 }
 
 /// Peers are there, and what one network reaches does not overlap.
-fn check_peers(site: &Site, place: &str, beside: &Beside<'_>, problems: &mut Vec<Problem>) {
-    let (network, mut seen) = (beside.network, HashSet::new());
+fn check_peers(site: &Site, place: &str, index: &RoutingIndex<'_>, problems: &mut Vec<Problem>) {
+    let (network, mut seen) = (index.network, HashSet::new());
     let mut reached: Vec<(&str, IpNet)> = network.cidr.iter().map(|prefix| (network.name.as_str(), *prefix)).collect();
     for (number, name) in network.peers.iter().enumerate() {
         if problems.len() >= MOST_PROBLEMS {
@@ -400,7 +406,7 @@ fn check_peers(site: &Site, place: &str, beside: &Beside<'_>, problems: &mut Vec
             problems.push(Problem::error(place, message));
             continue;
         }
-        let Some(peer) = beside.networks.get(name.as_str()) else {
+        let Some(peer) = index.networks.get(name.as_str()) else {
             let names = site.networks.iter().map(|network| network.name.as_str());
             problems.push(dangling(place, "network", name, names));
             continue;
@@ -419,7 +425,7 @@ fn check_peers(site: &Site, place: &str, beside: &Beside<'_>, problems: &mut Vec
 }
 
 /// What a network's routes are held against, found once for all of them.
-struct Beside<'a> {
+struct RoutingIndex<'a> {
     network: &'a Network,
     /// The networks of the site by name, where this one has peers; and those peers.
     networks: HashMap<&'a str, &'a Network>,
@@ -430,8 +436,8 @@ struct Beside<'a> {
     guests: HashSet<IpAddr>,
 }
 
-impl<'a> Beside<'a> {
-    fn of(site: &'a Site, network: &'a Network) -> Beside<'a> {
+impl<'a> RoutingIndex<'a> {
+    fn of(site: &'a Site, network: &'a Network) -> RoutingIndex<'a> {
         let mut networks = HashMap::new();
         if !network.peers.is_empty() {
             for known in &site.networks {
@@ -440,7 +446,7 @@ impl<'a> Beside<'a> {
         }
         let here = site.attached(&network.name).filter_map(|device| device.port()).flat_map(|port| &port.addresses);
         let elsewhere = network.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
-        Beside {
+        RoutingIndex {
             network,
             peers: network.peers.iter().filter_map(|name| networks.get(name.as_str()).copied()).collect(),
             networks,

@@ -365,7 +365,7 @@ impl RateLimit {
     }
 }
 
-/// Who has what within one network.
+/// The owner of each address and MAC address within one network.
 struct Owners<'a> {
     network: &'a Network,
     addresses: HashMap<IpAddr, String>,
@@ -378,7 +378,7 @@ impl Owners<'_> {
         Owners { network, addresses: HashMap::new(), macs }
     }
 
-    /// Gives `owner` its addresses, unless they are no guest's to have or somebody has them.
+    /// Gives `owner` its addresses, unless no guest may have them or another has them.
     fn admit(&mut self, place: &str, addresses: &[IpAddr], mac: MacAddress, owner: &str, problems: &mut Vec<Problem>) {
         let before = problems.len();
         check_addresses(place, self.network, addresses, problems);

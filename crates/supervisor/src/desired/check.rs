@@ -16,7 +16,7 @@ use softdpu_site::{
 use super::Desired;
 use super::apply::apply;
 
-/// The longest site that a data plane can be told of, bytes of JSON: what else it is told when it starts has the rest
+/// The longest site that a data plane can be sent, bytes of JSON: what else it is sent when it starts has the rest
 /// of a frame.
 pub(super) const LARGEST_SITE: usize = MAX_FRAME - (8 << 20);
 
@@ -243,7 +243,7 @@ impl Desired {
         if !problems.is_empty() {
             return Err(refused(&site, &problems, places));
         }
-        is_told(&site).map_err(|found| {
+        can_be_sent(&site).map_err(|found| {
             let (found, most) = (Bytes(found as u64), Bytes(LARGEST_SITE as u64));
             let message =
                 format!("the site would be {found} long as the data plane is told it, and {most} is the most");
@@ -301,9 +301,9 @@ fn refused(site: &Site, problems: &[Problem], places: Option<&Places>) -> ApiErr
     }
 }
 
-/// Whether a data plane can be told of `site`, as it is when one is started, whatever the states and weights of members
-/// come to be: who sets one down is not refused for that. How long that would be otherwise, bytes.
-fn is_told(site: &Site) -> Result<(), usize> {
+/// Whether a data plane can be sent `site`, as it is when one is started, whatever the states and weights of members
+/// come to be: a request to set one down is not refused for that. How long that would be otherwise, bytes.
+fn can_be_sent(site: &Site) -> Result<(), usize> {
     is_within(site, LARGEST_SITE)
 }
 
@@ -330,7 +330,7 @@ pub(super) fn length(what: &impl Serialize) -> usize {
         }
     }
     let mut length = Length(0);
-    // What is no JSON is told when it is sent.
+    // What cannot be encoded is an error when it is sent.
     let _ = serde_json::to_writer(&mut length, what);
     length.0
 }

@@ -217,7 +217,7 @@ impl Overlay {
                 network.change_routing(routing);
             }
             for change in &self.members {
-                // Whom the site file has no more is not missed.
+                // A member that the site file has no more is not missed.
                 if change.network == network.name {
                     network.change_member(change);
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::state::Timing;
+use super::super::supervisor::Timing;
 use super::bed::{Bed, FakePlane};
 use softdpu_api::status::{DataPlaneState, DeviceState, FunctionStatus, NodeStatus, VolumeStatus};
 use softdpu_api::{ApiError, Change, ErrorCode, Query};

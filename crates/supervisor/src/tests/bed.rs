@@ -20,7 +20,7 @@ use softdpu_sys::wake::Doorbell;
 
 use super::super::process::{Exit, Process, Spawner};
 use super::super::run::{RunError, prepare};
-use super::super::state::{Handle, Timing};
+use super::super::supervisor::{Handle, Timing};
 use softdpu_api::{ApiError, Id, Request, Response, decode_response, encode_request};
 use softdpu_link::{ConnectionId, DataPlaneLink, Down, FdId, Link, SharedFd, Up};
 use softdpu_site::{self as config, Site};

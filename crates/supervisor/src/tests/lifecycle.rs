@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::super::run::RunError;
 use super::super::socket::SocketError;
-use super::super::state::Timing;
+use super::super::supervisor::Timing;
 use super::bed::{Bed, FakePlane, PATIENCE};
 use softdpu_api::status::DataPlaneState;
 use softdpu_link::{Down, Open, Up};
@@ -135,7 +135,7 @@ fn a_data_plane_that_is_dead_and_cannot_be_reaped_is_replaced_without_waiting_fo
     let Down::Start { death: Some(death), .. } = start else { panic!("{start:?}") };
     assert_eq!(death.reason, "killed by SIGKILL");
 
-    // Its end is nobody else's, and nothing is started for it.
+    // Its end is not taken for another's, and nothing is started for it.
     stuck.end();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(bed.starts.lock().unwrap().len(), 2);

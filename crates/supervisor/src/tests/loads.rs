@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::super::state::Timing;
+use super::super::supervisor::Timing;
 use super::bed::{ApiStub, Bed, FakePlane, PATIENCE};
 use softdpu_api::{
     ApiError, Change, ErrorCode, LONGEST_REQUEST, LoadFile, LoadResult, NetworkEntries, Query, Request, Unload,
@@ -225,7 +225,7 @@ fn lists_come_by_file_whole_and_the_next_data_plane_is_told_of_them() {
     let error = client.answer(asking).unwrap_err();
     let place = format!("{}:7004:", bed.path("policy.toml").display());
     assert!(error.code == ErrorCode::InvalidParams && error.message.starts_with(&place), "{error}");
-    // What only the site shows is told with its line as well: another has the name.
+    // What only the site shows is reported with its line as well: another has the name.
     let asking = client.ask(ask(&(text.clone() + "[[acl]]\nname = \"edge\"\n")));
     let error = client.answer(asking).unwrap_err();
     let place = format!("{}:10007:8: the network has a second ACL `edge`", bed.path("policy.toml").display());

@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::super::front_end::FrontEnd;
+use super::super::front_ends::FrontEnd;
 use super::bed::PATIENCE;
 use softdpu_link::{ConnectionId, Down, Link, SharedFd, SupervisorLink};
 

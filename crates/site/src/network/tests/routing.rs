@@ -44,7 +44,7 @@ fn routes_lead_to_hosts_guests_and_groups() {
     assert_eq!(hosts.collect::<Vec<_>>(), ["192.0.2.3", "192.0.2.3"]);
     let pairs: Vec<_> = crate::Site::peerings(&site.networks).collect();
     assert_eq!(pairs, [("a", "b")]);
-    // What is told the data plane is what was read.
+    // What the data plane is sent is what was read.
     let again: crate::Network = serde_json::from_str(&serde_json::to_string(network).unwrap()).unwrap();
     assert_eq!(&again, network);
 }

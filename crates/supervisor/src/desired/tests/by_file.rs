@@ -1,4 +1,4 @@
-//! What networks are to have comes by file: what is wrong is told with its place.
+//! What networks are to have comes by file: an error names its place.
 
 use std::path::Path;
 
@@ -57,8 +57,8 @@ fn a_network_that_is_not_there_is_told_with_its_line() {
     for (text, line) in [("\nnetwork = \"c\"\n", 2), ("[[network]]\nname = \"b\"\n[[network]]\nname = \"c\"\n", 4)] {
         let (change, places) = by_file(NetworkPart::Policy, text.to_owned());
         let error = desired.check(&change, Some(&places)).unwrap_err();
-        let told = error.message.starts_with(&format!("/f.toml:{line}:"));
-        assert!(told && error.message.contains("there is no network called \"c\""), "{}", error.message);
+        let is_placed = error.message.starts_with(&format!("/f.toml:{line}:"));
+        assert!(is_placed && error.message.contains("there is no network called \"c\""), "{}", error.message);
         assert_eq!(error.code, ErrorCode::NotFound);
     }
 }

@@ -18,17 +18,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use rustix::fs::OFlags;
-use serde_json::Value;
 use softdpu_sys::wake::Doorbell;
 
-use super::api::{InProgress, Purpose};
-use super::changes::{Load, Task};
-use super::desired::StateError;
-use super::run::RunError;
-use super::state::Supervisor;
 use super::unload;
-use softdpu_api::{ApiError, Change, ErrorCode, Unload};
-use softdpu_link::{Call, LOADED};
+use softdpu_api::{ApiError, ErrorCode, Unload};
 use softdpu_site::{
     self as config, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkChanges, NetworkPart, Places, TableSizes,
 };
@@ -50,8 +43,8 @@ const MOST_HANGING: usize = 16;
 ///
 /// One whose file hangs is given up: what comes of it later is thrown away.
 pub(super) struct Copier {
-    results: Receiver<(u64, Outcome)>,
-    sender: Sender<(u64, Outcome)>,
+    results: Receiver<(u64, CopyOutcome)>,
+    sender: Sender<(u64, CopyOutcome)>,
     bell: Arc<Doorbell>,
     /// The number of the next copy, which no copy has had before: one that is on the disk may be needed again.
     next: u64,
@@ -60,11 +53,11 @@ pub(super) struct Copier {
     hanging: usize,
 }
 
-type Outcome = Result<Got, ApiError>;
+type CopyOutcome = Result<FromFile, ApiError>;
 
 /// What a file gave.
 #[derive(Debug)]
-pub(super) enum Got {
+pub(super) enum FromFile {
     /// A copy of it.
     Copy(Copied),
     /// What networks are to have, and where it says so.
@@ -123,7 +116,7 @@ impl Copier {
         let most = (entries + 1024) * LONGEST_LINE as u64;
         self.run(due, move |progress| {
             let name = format!("{PREFIX}{number}{SUFFIX}");
-            let copied = copy(&from, folder, name, most, without.as_ref(), progress).map(Got::Copy);
+            let copied = copy(&from, folder, name, most, without.as_ref(), progress).map(FromFile::Copy);
             copied.map_err(|error| {
                 // What is wrong with entries that are to go is nothing of a copy.
                 let what = if without.is_some() { "" } else { "cannot be copied: " };
@@ -140,11 +133,11 @@ impl Copier {
                 .map_err(|error| ApiError::new(ErrorCode::Failed, format!("cannot be read: {name}: {error}")))?;
             let read = config::networks_file(part, text, &name);
             let (change, places) = read.map_err(|problems| ApiError::new(ErrorCode::InvalidParams, problems))?;
-            Ok(Got::Change(change, Arc::new(places)))
+            Ok(FromFile::Change(change, Arc::new(places)))
         })
     }
 
-    fn run(&mut self, due: Instant, job: impl FnOnce(&Progress) -> Outcome + Send + 'static) -> io::Result<()> {
+    fn run(&mut self, due: Instant, job: impl FnOnce(&Progress) -> CopyOutcome + Send + 'static) -> io::Result<()> {
         if self.hanging >= MOST_HANGING {
             return Err(io::Error::other(format!("{MOST_HANGING} others hang")));
         }
@@ -170,13 +163,13 @@ impl Copier {
     }
 
     /// What is ready.
-    pub(super) fn take(&mut self) -> Option<Outcome> {
+    pub(super) fn take(&mut self) -> Option<CopyOutcome> {
         while let Ok((number, result)) = self.results.try_recv() {
             if self.under_way.take_if(|it| it.number == number).is_some() {
                 return Some(result);
             }
             self.hanging = self.hanging.saturating_sub(1);
-            if let Ok(Got::Copy(Copied { folder, name, .. })) = result {
+            if let Ok(FromFile::Copy(Copied { folder, name, .. })) = result {
                 remove(&folder, &name);
             }
         }
@@ -240,13 +233,13 @@ fn copy(
     Ok(Copied { folder, name, file })
 }
 
-/// A file that somebody has named, and how long it says it is.
+/// A file that a client has named, and its length by its metadata.
 fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     // NONBLOCK: a FIFO must not hang the thread.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let told = file.metadata()?;
-    if told.is_file() { Ok((file, told.len())) } else { Err(io::Error::other("it is no regular file")) }
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata.len())) } else { Err(io::Error::other("it is no regular file")) }
 }
 
 /// The text of a file of [`LARGEST_FILE`] bytes at the most.
@@ -354,137 +347,6 @@ fn copies(folder: &Path) -> impl Iterator<Item = String> {
     files.filter_map(|file| file.file_name().into_string().ok()).filter(|name| number(name).is_some())
 }
 
-impl Supervisor {
-    /// Begins to take a copy of a file, or of the one in force without some entries.
-    pub(super) fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
-        let node = &self.desired.site().node;
-        let without = match &load.change {
-            Change::NetworkUnload(unload) => {
-                load.from = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
-                Some(unload.clone())
-            }
-            _ => None,
-        };
-        let due = Instant::now() + self.timing.copy;
-        let (from, folder) = (load.from.clone(), node.state_directory.clone());
-        let begun = self.copier.start(from, folder, node.tables, without, due);
-        begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to copy it: {error}")))
-    }
-
-    /// Begins to read a file of what networks are to have.
-    pub(super) fn read_networks(&mut self, part: NetworkPart, path: &Path) -> Result<(), ApiError> {
-        let begun = self.copier.read(part, path.to_owned(), Instant::now() + self.timing.copy);
-        begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to read it: {error}")))
-    }
-
-    /// Looks after the copy under way. Other changes do not wait for a file that gives nothing.
-    pub(super) fn look_after_copy(&mut self, now: Instant) {
-        let patience = self.timing.copy;
-        if !self.copier.is_stuck(now + patience) {
-            return;
-        }
-        let file = match self.change.as_ref().map(|in_progress| &in_progress.task) {
-            Some(Task::Load(load)) => Some(("copied", load.from.display())),
-            Some(Task::NetworksFile { path, .. }) => Some(("read", path.display())),
-            _ => None,
-        };
-        if let Some((what, path)) = file {
-            let seconds = patience.as_secs();
-            let message = format!("cannot be {what}: {path}: nothing came of it for {seconds} s; nothing was changed");
-            self.change_is_refused(ApiError::new(ErrorCode::Failed, message));
-        }
-        self.next_change();
-    }
-
-    /// A copy is made, or a file is read, or not: the data plane goes on with it.
-    pub(super) fn copied(&mut self) {
-        while let Some(outcome) = self.copier.take() {
-            let begun = match outcome {
-                Ok(Got::Copy(copied)) => self.load_copy(copied),
-                Ok(Got::Change(change, places)) => self.change_as_read(change, places),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = begun {
-                self.change_is_refused(error);
-                self.next_change();
-            }
-        }
-    }
-
-    fn load_copy(&mut self, copied: Copied) -> Result<(), ApiError> {
-        let Some(InProgress { task: Task::Load(load), .. }) = &mut self.change else {
-            tracing::error!("a file was copied that nobody asked for");
-            return Ok(());
-        };
-        load.copy = Some(copied.name);
-        let (change, file) = (load.change.clone(), Arc::new(copied.file.into()));
-        self.copied_file = Some(Arc::clone(&file));
-        self.must_be_ready()?;
-        self.call_with(Call::Change(change), Purpose::Change, vec![file]);
-        Ok(())
-    }
-
-    /// The change in progress is what its file says.
-    fn change_as_read(&mut self, changes: NetworkChanges, places: Arc<Places>) -> Result<(), ApiError> {
-        let Some(in_progress) = self.change.as_mut().filter(|it| matches!(it.task, Task::NetworksFile { .. })) else {
-            tracing::error!("a file was read that nobody asked for");
-            return Ok(());
-        };
-        let change = Change::from(changes);
-        in_progress.task = Task::FromFile { change: change.clone(), places: Arc::clone(&places) };
-        self.desired.check(&change, Some(&places))?;
-        self.must_be_ready()?;
-        self.call_with(Call::Change(change), Purpose::Change, Vec::new());
-        Ok(())
-    }
-
-    /// Nothing is changed where there is nobody to do it, after a file was waited for.
-    fn must_be_ready(&self) -> Result<(), ApiError> {
-        if self.plane_is_ready() {
-            return Ok(());
-        }
-        let message = format!("the data plane is {}; nothing was changed", self.plane_state());
-        Err(ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"))
-    }
-
-    /// What the data plane has found in the file of the change in progress.
-    pub(super) fn load_found(&mut self, told: &Value) {
-        if let Some(InProgress { task: Task::Load(load), .. }) = &mut self.change {
-            match serde_json::from_value(told.clone()) {
-                Ok(found) => load.found = found,
-                Err(error) => tracing::error!(%error, "what is loaded cannot be read"),
-            }
-        }
-    }
-
-    /// Other entries are in force than before; whether that is `saved`: the copy from before is needed otherwise.
-    pub(super) fn load_is_recorded(&mut self, saved: bool) {
-        let folder = self.desired.site().node.state_directory.clone();
-        match (self.copied_file.take(), self.desired.loaded()) {
-            (Some(file), Some(_)) => drop(self.vault.insert(LOADED.to_owned(), file)),
-            _ => drop(self.vault.remove(LOADED)),
-        }
-        if saved {
-            tidy(&folder, self.desired.loaded());
-        }
-    }
-
-    /// Keeps what was loaded before this supervisor began.
-    pub(super) fn keep_loaded(&mut self) -> Result<(), RunError> {
-        let folder = &self.desired.site().node.state_directory;
-        self.copier.count_from(folder);
-        tidy(folder, self.desired.loaded());
-        if let Some(name) = self.desired.loaded() {
-            let unreadable = |error: std::io::Error| {
-                RunError::State(StateError::Unreadable { path: folder.join(name), reason: error.to_string() })
-            };
-            let file = open(folder, name).map_err(unreadable)?;
-            self.vault.insert(LOADED.to_owned(), Arc::new(file.into()));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -525,7 +387,7 @@ mod tests {
         assert!(names(folder.path()).is_empty());
         copy("loaded-2.csv", 1 << 20).unwrap();
         assert!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap().starts_with("Name:"));
-        // One that is there already is nobody's to write over.
+        // One that is there already is not written over.
         assert_eq!(copy("loaded-2.csv", 1 << 20).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(names(folder.path()), ["loaded-2.csv"]);
     }
@@ -609,7 +471,7 @@ mod tests {
 
         begin(&mut copier);
         rings(&bell);
-        let Got::Copy(copied) = copier.take().unwrap().unwrap() else { panic!("it is a copy") };
+        let FromFile::Copy(copied) = copier.take().unwrap().unwrap() else { panic!("it is a copy") };
         assert_eq!((copied.name.as_str(), copier.hanging), ("loaded-9.csv", 0));
         assert!(copier.take().is_none());
         assert_eq!(names(folder.path()), ["loaded-7.csv", "loaded-9.csv"]);

@@ -1,4 +1,4 @@
-//! One connected front end: its socket, its fd table, the session the data plane has last told, and the one message
+//! One connected front end: its socket, its fd table, the last session of the data plane's, and the one message
 //! that is not yet applied.
 //!
 //! ```text
@@ -26,11 +26,11 @@ use softdpu_sys::ReapedFd;
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let
 /// the data plane refuse in good order, messages of later protocol versions.
-pub(super) const MAX_PAYLOAD: usize = 4096;
+pub(crate) const MAX_PAYLOAD: usize = 4096;
 
 /// The most descriptors with one message that are read. The protocol allows 8 (vhost-user: Multiple Memory regions
 /// description); a few more are passed on so that the data plane refuses them in good order.
-pub(super) const MAX_MESSAGE_FDS: usize = 32;
+pub(crate) const MAX_MESSAGE_FDS: usize = 32;
 
 /// The most descriptors the kernel passes at once (SCM_MAX_FD): with room for them nothing is cut off by us.
 const SCM_MAX_FD: usize = 253;
@@ -42,12 +42,12 @@ const MAX_TABLE: usize = 2048;
 const VERSION_MASK: u32 = 0b11;
 const VERSION: u32 = 1;
 
-/// So many data planes may die of what a connection gave them, as far as can be told, before it is closed.
+/// So many data planes may die of what a connection gave them, as far as is known, before it is closed.
 const MOST_DEATHS: u32 = 5;
 
 /// Why a connection is closed.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(super) enum Hangup {
+pub(crate) enum Hangup {
     #[error("the front end disconnected")]
     Disconnected,
     #[error("the front end disconnected in the middle of a message ({found} of {expected} bytes)")]
@@ -78,7 +78,7 @@ struct Pending {
     fds: Vec<(FdId, SharedFd)>,
     /// The number under which this data plane was given it.
     given: Option<u64>,
-    /// Data planes that died of it, as far as can be told.
+    /// Data planes that died of it, as far as is known.
     deaths: u32,
 }
 
@@ -104,15 +104,15 @@ struct Reply {
 
 /// A connected front end.
 #[derive(Debug)]
-pub(super) struct FrontEnd {
-    pub(super) id: ConnectionId,
-    pub(super) device: String,
+pub(crate) struct FrontEnd {
+    pub(crate) id: ConnectionId,
+    pub(crate) device: String,
     /// Its last close closes what the front end has sent and nothing has read.
     socket: ReapedFd,
     peer: Option<Peer>,
     session: Option<String>,
     progress: Progress,
-    /// Data planes that died of the session, as far as can be told.
+    /// Data planes that died of the session, as far as is known.
     session_deaths: u32,
     fds: BTreeMap<FdId, SharedFd>,
     next_fd: FdId,
@@ -124,7 +124,7 @@ pub(super) struct FrontEnd {
 }
 
 impl FrontEnd {
-    pub(super) fn new(id: ConnectionId, device: String, socket: OwnedFd) -> FrontEnd {
+    pub(crate) fn new(id: ConnectionId, device: String, socket: OwnedFd) -> FrontEnd {
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
         let peer = peer.map(|peer| Peer {
             pid: peer.pid.as_raw_nonzero().get(),
@@ -149,27 +149,27 @@ impl FrontEnd {
         }
     }
 
-    pub(super) fn peer(&self) -> Option<Peer> {
+    pub(crate) fn peer(&self) -> Option<Peer> {
         self.peer
     }
 
     /// Whether another message may be read: the last one is applied and its reply sent.
-    pub(super) fn wants_read(&self) -> bool {
+    pub(crate) fn wants_read(&self) -> bool {
         self.pending.is_none() && self.replies.is_empty()
     }
 
     /// Whether there is something to flush when the socket is writable.
-    pub(super) fn wants_write(&self) -> bool {
+    pub(crate) fn wants_write(&self) -> bool {
         !self.replies.is_empty() && !self.held_up
     }
 
     /// Whether there is something to flush after [`REFS_PAUSE`](softdpu_link::REFS_PAUSE).
-    pub(super) fn is_held_up(&self) -> bool {
+    pub(crate) fn is_held_up(&self) -> bool {
         self.held_up
     }
 
     /// Reads towards one whole message, never beyond it. `true` when it is there, and pending from then on.
-    pub(super) fn read(&mut self) -> Result<bool, Hangup> {
+    pub(crate) fn read(&mut self) -> Result<bool, Hangup> {
         if !self.wants_read() {
             return Ok(false);
         }
@@ -243,7 +243,7 @@ impl FrontEnd {
     }
 
     /// Another data plane, or what the present one was given is taken back: it was given nothing yet.
-    pub(super) fn start_anew(&mut self) {
+    pub(crate) fn start_anew(&mut self) {
         self.progress = Progress::Waiting;
         if let Some(pending) = &mut self.pending {
             pending.given = None;
@@ -251,12 +251,12 @@ impl FrontEnd {
     }
 
     /// Whether the present data plane knows of this connection.
-    pub(super) fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.progress != Progress::Waiting
     }
 
-    /// What a data plane is told first about this connection; given under `number`, and `more` of them follow at once.
-    pub(super) fn attach(&mut self, number: u64, more: bool) -> (Down, Vec<SharedFd>) {
+    /// What a data plane is sent first about this connection; given under `number`, and `more` of them follow at once.
+    pub(crate) fn attach(&mut self, number: u64, more: bool) -> (Down, Vec<SharedFd>) {
         self.progress = Progress::Given(number);
         let message = Down::Attach {
             device: self.device.clone(),
@@ -269,7 +269,7 @@ impl FrontEnd {
     }
 
     /// The message that is not yet applied; given under `number`.
-    pub(super) fn message(&mut self, number: u64) -> Option<(Down, Vec<SharedFd>)> {
+    pub(crate) fn message(&mut self, number: u64) -> Option<(Down, Vec<SharedFd>)> {
         let pending = self.pending.as_mut()?;
         pending.given = Some(number);
         let message = Down::Message {
@@ -282,26 +282,26 @@ impl FrontEnd {
     }
 
     /// The data plane has taken up the session.
-    pub(super) fn attached(&mut self) {
+    pub(crate) fn attached(&mut self) {
         if self.is_given() {
             self.progress = Progress::Attached;
         }
     }
 
     /// The data plane lets it wait.
-    pub(super) fn held(&mut self) {
+    pub(crate) fn held(&mut self) {
         if self.is_given() {
             self.progress = Progress::Held;
         }
     }
 
     /// Whether the data plane has taken up the session.
-    pub(super) fn is_attached(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         self.progress == Progress::Attached
     }
 
     /// The number of the first thing that the data plane was given and has not answered.
-    pub(super) fn first_unanswered(&self) -> Option<u64> {
+    pub(crate) fn first_unanswered(&self) -> Option<u64> {
         match self.progress {
             Progress::Given(number) => Some(number),
             Progress::Held => None,
@@ -309,13 +309,13 @@ impl FrontEnd {
         }
     }
 
-    /// How many data planes died of this connection, as far as can be told.
-    pub(super) fn deaths(&self) -> u32 {
+    /// How many data planes died of this connection, as far as is known.
+    pub(crate) fn deaths(&self) -> u32 {
         self.session_deaths + self.pending.as_ref().map_or(0, |pending| pending.deaths)
     }
 
-    /// A data plane died of this connection, as far as can be told. An error says that it has to go.
-    pub(super) fn accuse(&mut self) -> Result<(), Hangup> {
+    /// A data plane died of this connection, as far as is known. An error says that it has to go.
+    pub(crate) fn accuse(&mut self) -> Result<(), Hangup> {
         let message = self.pending.as_mut().filter(|pending| pending.given.is_some());
         let request = match message.filter(|_| self.progress == Progress::Attached) {
             Some(pending) => {
@@ -335,12 +335,12 @@ impl FrontEnd {
     }
 
     /// A data plane has taken up the session and lives. The message is acquitted by its answer.
-    pub(super) fn acquit(&mut self) {
+    pub(crate) fn acquit(&mut self) {
         self.session_deaths = 0;
     }
 
     /// The pending message is applied: its descriptors are in the table from now on. `false` if there was none.
-    pub(super) fn applied(&mut self) -> bool {
+    pub(crate) fn applied(&mut self) -> bool {
         let Some(pending) = self.pending.take() else {
             return false;
         };
@@ -351,7 +351,7 @@ impl FrontEnd {
 
     /// The session, and the table it speaks of, as the data plane has them now. An error says that the data plane broke
     /// the link's rules.
-    pub(super) fn store(
+    pub(crate) fn store(
         &mut self,
         session: String,
         kept: Vec<(FdId, SharedFd)>,
@@ -372,14 +372,14 @@ impl FrontEnd {
     }
 
     /// Queues a reply.
-    pub(super) fn reply(&mut self, bytes: Vec<u8>, fds: Vec<SharedFd>) {
+    pub(crate) fn reply(&mut self, bytes: Vec<u8>, fds: Vec<SharedFd>) {
         if !bytes.is_empty() {
             self.replies.push_back(Reply { bytes, sent: 0, fds });
         }
     }
 
     /// Sends what the socket takes.
-    pub(super) fn flush(&mut self) -> Result<(), Hangup> {
+    pub(crate) fn flush(&mut self) -> Result<(), Hangup> {
         self.held_up = false;
         while let Some(reply) = self.replies.front_mut() {
             match reply.send(self.socket.as_fd()) {

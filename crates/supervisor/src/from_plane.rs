@@ -1,0 +1,105 @@
+//! What the data plane says, and what its end means for everything else.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::front_ends::Handled;
+use super::opener::Opened;
+use super::plane::End;
+use super::supervisor::Supervisor;
+use softdpu_link::{Down, Up};
+use softdpu_sys::ReapedFd;
+
+impl Supervisor {
+    pub(super) fn start_plane(&mut self) {
+        self.plane.start(self.changes.desired(), &self.vault);
+    }
+
+    pub(super) fn link_ready(&mut self, incarnation: u64) {
+        if incarnation == self.plane.incarnation() {
+            self.plane.flush();
+            self.hear();
+        }
+    }
+
+    /// Takes everything the data plane has said.
+    pub(super) fn hear(&mut self) {
+        while let Some((message, fds)) = self.plane.receive() {
+            self.heard(message, fds);
+        }
+    }
+
+    fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
+        let mut fds = fds.into_iter().map(Arc::new);
+        match message {
+            Up::Ready => self.plane_is_ready(),
+            Up::Alive => self.plane.alive(),
+            Up::Attached { connection } => self.front_ends.attached(connection),
+            Up::Held { connection } => self.front_ends.held(connection, &mut self.plane),
+            Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
+                let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
+                let kept = kept.into_iter().zip(fds).collect();
+                let handled = Handled { reply, reply_fds, session, kept, released, close };
+                self.front_ends.handled(connection, handled, &mut self.plane);
+            }
+            Up::Close { connection, reason } => self.front_ends.close(connection, &reason, &mut self.plane),
+            Up::Answer { id, result } => self.answered(id, result),
+            // The descriptor goes to the data plane and nowhere else.
+            Up::Open { call, open } => {
+                self.opener.start(self.plane.incarnation(), call, &open.volume, self.changes.backing(&open));
+            }
+            Up::Keep { key } => {
+                if let Some(Err(full)) = fds.next().map(|fd| self.vault.keep(key, fd)) {
+                    self.plane.kill(&full.to_string());
+                }
+            }
+            Up::Forget { key } => self.vault.forget(&key),
+            Up::FirstCompletion { ns } => self.plane.first_completion(ns),
+        }
+    }
+
+    fn plane_is_ready(&mut self) {
+        if self.plane.ready() {
+            self.notifier.ready();
+            self.front_ends.give_all(&mut self.plane);
+        }
+    }
+
+    /// Files have been opened. Those for a data plane that died meanwhile are closed: a lock on them would be of no use
+    /// to any other.
+    pub(super) fn files_are_open(&mut self) {
+        let opened: Vec<Opened> = std::iter::from_fn(|| self.opener.take()).collect();
+        // Before a guest can have anything in them: what is missing later is gone.
+        let images = opened.iter().filter(|opened| opened.result.is_ok());
+        self.changes.saw(images.filter_map(|opened| Some((opened.volume.as_str(), opened.image.as_deref()?))));
+        for Opened { incarnation, call, result, .. } in opened {
+            if incarnation != self.plane.incarnation() {
+                continue;
+            }
+            let (result, fds) = match result {
+                Ok(fd) => (Ok(()), vec![Arc::new(fd.into())]),
+                Err(failure) => (Err(failure), Vec::new()),
+            };
+            self.plane.send(&Down::Opened { call, result }, fds);
+        }
+    }
+
+    /// The data plane is dead: takes what it said last, and starts the next.
+    pub(super) fn plane_is_dead(&mut self, end: End) {
+        self.hear();
+        let from_outside = self.plane.bury(end);
+        self.calls_are_lost();
+        if self.plane.is_stopping() {
+            return;
+        }
+        let served = self.front_ends.blame(from_outside, &mut self.plane);
+        self.plane.restart(served);
+        self.start_plane_if_due(Instant::now());
+    }
+
+    pub(super) fn start_plane_if_due(&mut self, now: Instant) {
+        if self.plane.deadlines().start.is_some_and(|at| at <= now) {
+            self.start_plane();
+        }
+    }
+}

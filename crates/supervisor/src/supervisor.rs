@@ -1,0 +1,324 @@
+//! The supervisor's loop, and the parts that it joins:
+//!
+//! ```text
+//!  front_ends   devices' sockets, connections, fd tables, sessions, what the data plane was given
+//!  plane        the data plane's process and link, its restarts
+//!  vault        descriptors for data planes to come
+//!  changes      desired state, changes being made, what is not saved
+//!  clients      the management socket, requests and answers
+//!  calls        what the data plane was asked and has not answered
+//!  opener       threads that open backing files
+//! ```
+//!
+//! Each part owns its state and watches its own descriptors. `from_plane` and `requests` are the two places where one
+//! event concerns several of them.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use softdpu_sys::wake::Doorbell;
+
+use super::calls::{Calls, StatusFor};
+use super::changes::Changes;
+use super::clients::Clients;
+use super::desired::Desired;
+use super::front_ends::FrontEnds;
+use super::notify::Notifier;
+use super::opener::Opener;
+use super::plane::Plane;
+use super::poller::{EventFlags, Poller, Token};
+use super::process::Spawner;
+use super::run::RunError;
+use super::socket::Listener;
+use super::vault::Vault;
+use softdpu_api::status::NodeStatus;
+use softdpu_site::Site;
+
+/// How long to leave listening sockets alone when the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the supervisor waits for things.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// A data plane that is silent for this long is killed.
+    pub watchdog: Duration,
+    /// The same before it is ready: opening volumes may take long.
+    pub startup: Duration,
+    /// How long it may take to stop in good order.
+    pub shutdown: Duration,
+    /// A management client that is silent for this long makes room for another, where there are as many as may be.
+    pub idle_client: Duration,
+    /// A copy of a file of loaded entries that gets nothing for this long is given up.
+    pub copy: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            watchdog: Duration::from_secs(10),
+            startup: Duration::from_secs(60),
+            shutdown: Duration::from_secs(5),
+            idle_client: Duration::from_secs(30),
+            copy: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What other threads ask of the supervisor.
+enum Ask {
+    Status(SyncSender<NodeStatus>),
+    Stop,
+}
+
+/// A way to a running supervisor from other threads of its process.
+#[derive(Clone)]
+pub struct Handle {
+    asks: Sender<Ask>,
+    bell: Arc<Doorbell>,
+}
+
+impl Handle {
+    /// The node's status; none if the supervisor does not answer within `patience` or has stopped.
+    pub fn status(&self, patience: Duration) -> Option<NodeStatus> {
+        let (sender, receiver) = sync_channel(1);
+        self.asks.send(Ask::Status(sender)).ok()?;
+        self.bell.ring();
+        receiver.recv_timeout(patience).ok()
+    }
+
+    /// Stops it in good order, as SIGTERM does.
+    pub fn stop(&self) {
+        // It fails only for a supervisor that has stopped.
+        let _ = self.asks.send(Ask::Stop);
+        self.bell.ring();
+    }
+}
+
+/// The signals that the process takes.
+pub(super) struct Signals {
+    /// Has a byte for each that came.
+    pub(super) bell: UnixStream,
+    /// One of them was to stop.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// Everything that outlives the data plane.
+pub(super) struct Supervisor {
+    poller: Poller,
+    pub(super) plane: Plane,
+    pub(super) front_ends: FrontEnds,
+    pub(super) clients: Clients,
+    pub(super) changes: Changes,
+    pub(super) vault: Vault,
+    pub(super) opener: Opener,
+    pub(super) calls: Calls,
+    pub(super) notifier: Notifier,
+    pub(super) started: Instant,
+    /// When to try to accept connections again.
+    accept_at: Option<Instant>,
+    bell: Arc<Doorbell>,
+    asks: Receiver<Ask>,
+    signals: Option<Signals>,
+}
+
+impl Supervisor {
+    /// Opens every socket of the site; nothing runs yet.
+    pub(super) fn new(
+        desired: Desired,
+        spawner: Box<dyn Spawner>,
+        timing: Timing,
+        signals: Option<Signals>,
+    ) -> Result<(Supervisor, Handle), RunError> {
+        let bell = Arc::new(Doorbell::new().map_err(RunError::Kernel)?);
+        let (sender, asks) = channel();
+        let handle = Handle { asks: sender, bell: Arc::clone(&bell) };
+        let poller = Poller::new().map_err(RunError::Kernel)?;
+        let node = &desired.site().node;
+        let clients = Listener::bind(&node.api)?;
+        poller.watch(bell.as_fd(), Token::Bell, EventFlags::IN).map_err(RunError::Kernel)?;
+        let clients = Clients::new(poller.clone(), clients, node.run_directory.clone(), timing.idle_client);
+        let clients = clients.map_err(RunError::Kernel)?;
+        if let Some(signals) = &signals {
+            signals.bell.set_nonblocking(true).map_err(RunError::Signals)?;
+            poller.watch(signals.bell.as_fd(), Token::Signal, EventFlags::IN).map_err(RunError::Kernel)?;
+        }
+        let mut supervisor = Supervisor {
+            plane: Plane::new(spawner, timing, poller.clone()),
+            front_ends: FrontEnds::new(poller.clone(), timing.watchdog),
+            clients,
+            changes: Changes::new(desired, timing.copy, Arc::clone(&bell)),
+            vault: Vault::default(),
+            opener: Opener::new(Arc::clone(&bell)),
+            calls: Calls::default(),
+            notifier: Notifier::new(),
+            started: Instant::now(),
+            accept_at: None,
+            poller,
+            bell,
+            asks,
+            signals,
+        };
+        supervisor.changes.keep_loaded(&mut supervisor.vault)?;
+        for device in &supervisor.changes.site().devices {
+            if let Some(port) = supervisor.front_ends.open(device)? {
+                supervisor.front_ends.add(port);
+            }
+        }
+        Ok((supervisor, handle))
+    }
+
+    /// What is to run.
+    pub(super) fn site(&self) -> &Site {
+        self.changes.site()
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(mut self) -> Result<(), RunError> {
+        self.start_plane();
+        loop {
+            let now = Instant::now();
+            self.front_ends.set_backlog(self.plane.queued(), &mut self.plane);
+            self.plane.watch_link();
+            let timeout = self.next_deadline().map(|deadline| deadline.saturating_duration_since(now));
+            for (token, events) in self.poller.wait(timeout).map_err(RunError::Kernel)? {
+                self.event(token, events);
+            }
+            self.timers(Instant::now());
+            self.serve_clients();
+            self.notifier.status(self.summary());
+            if self.plane.has_stopped() {
+                self.changes.save_again();
+                self.clients.flush();
+                return Ok(());
+            }
+        }
+    }
+
+    fn event(&mut self, token: Token, events: EventFlags) {
+        match token {
+            Token::Bell => {
+                self.bell.drain();
+                self.asked();
+                self.files_are_open();
+                self.files_are_read();
+            }
+            Token::Signal => self.signalled(),
+            Token::Link { incarnation } => self.link_ready(incarnation),
+            Token::End { incarnation } => {
+                if let Some(end) = self.plane.ended(incarnation) {
+                    self.plane_is_dead(end);
+                }
+            }
+            Token::Port(number) => {
+                let accepted = self.front_ends.accept(number, &mut self.plane);
+                self.pause_unless(accepted);
+            }
+            Token::FrontEnd(id) => self.front_ends.ready(id, events, &mut self.plane),
+            Token::Api => {
+                let accepted = self.clients.accept();
+                self.pause_unless(accepted);
+            }
+            Token::Client(number) => {
+                self.clients.ready(number, events);
+                self.serve_clients();
+            }
+        }
+    }
+
+    /// Tries to accept again in a while where the process has no descriptor left for a connection.
+    fn pause_unless(&mut self, accepted: Result<(), Errno>) {
+        if let Err(error) = accepted {
+            tracing::error!(%error, "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -Hn)");
+            self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+            self.front_ends.set_accepting(false);
+            self.clients.set_accepting(false);
+        }
+    }
+
+    fn asked(&mut self) {
+        while let Ok(ask) = self.asks.try_recv() {
+            match ask {
+                Ask::Status(to) => self.read_status(StatusFor::Thread(to)),
+                Ask::Stop => self.stop(),
+            }
+        }
+    }
+
+    fn signalled(&mut self) {
+        let Some(signals) = &mut self.signals else {
+            return;
+        };
+        let mut bytes = [0; 16];
+        if !matches!(signals.bell.read(&mut bytes), Ok(count) if count > 0) {
+            return;
+        }
+        if signals.stop.load(Ordering::SeqCst) {
+            tracing::info!("stopping on a signal");
+            self.stop();
+        } else {
+            tracing::warn!(
+                "SIGHUP is ignored: nothing is reloaded; for another site file, stop softdpu and start it again"
+            );
+        }
+    }
+
+    /// Stops everything in good order.
+    pub(super) fn stop(&mut self) {
+        if !self.plane.is_stopping() {
+            self.notifier.stopping();
+            self.front_ends.set_accepting(false);
+            self.plane.stop();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let parts = [self.plane.deadlines().first(), self.front_ends.due(), self.clients.due(), self.notifier.due()];
+        let others = [self.changes.file_due(), self.changes.save_due(), self.accept_at];
+        parts.into_iter().chain(others).flatten().min()
+    }
+
+    fn timers(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.start_plane_if_due(now);
+        if due(self.plane.deadlines().silence) {
+            // The supervisor itself may have been held up: what was said meanwhile counts.
+            self.hear();
+            self.plane.kill_if_silent();
+        }
+        if due(self.plane.deadlines().look)
+            && let Some(end) = self.plane.look(now)
+        {
+            self.plane_is_dead(end);
+        }
+        if due(self.plane.deadlines().resend) {
+            self.plane.resend();
+            self.hear();
+        }
+        if due(self.plane.deadlines().stop) {
+            self.plane.kill_unstopped(now);
+        }
+        self.front_ends.timers(now, &mut self.plane);
+        if due(self.changes.file_due()) {
+            let step = self.changes.give_up_file(now, &mut self.vault);
+            self.advance_changes(step);
+        }
+        if due(self.changes.save_due()) {
+            self.changes.save_again();
+        }
+        if due(self.accept_at) {
+            self.accept_at = None;
+            self.front_ends.set_accepting(!self.plane.is_stopping());
+            self.clients.set_accepting(true);
+        }
+        if due(self.clients.due()) {
+            self.clients.watch_listener();
+        }
+        self.notifier.alive(now);
+    }
+}
