@@ -149,6 +149,4 @@ reasons! {
     ConnectionTableFull = "connection-table-full",
     /// The network has no share of connections.
     NoConnectionShare = "no-connection-share",
-    /// What its flow was computed from has changed, and too many are being computed anew; the flow's turn comes.
-    Recomputing = "recomputing",
 }

@@ -1,32 +1,32 @@
 //! One core's VPC: the tiers over a batch of frames.
 
 mod arrivals;
+mod decide;
 mod explain;
 mod follow;
 mod hits;
+mod meters;
+mod services;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrivals::Arrival;
 pub use explain::{Asked, Explanation};
-use follow::{Follower, Marks, admit};
+use follow::Follower;
 pub use hits::Part;
+use meters::{MeteredRun, admit};
+use services::PortServices;
 
-use crate::flow::budget::{self, Stale};
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
+use crate::flow::{self, Candidate, FlowCounters, FlowIndex, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet, Segmentation};
-use crate::paths::Datapath;
-use crate::policy::connections::Passage;
 use crate::policy::meter::Colours;
 use crate::software;
-use crate::software::limit::{Bucket, Limit};
-use crate::software::schedule::Schedule;
 use crate::stats::Stats;
 use crate::steer::{self, Sight};
-use crate::switch::{Ask, Frame, Last, Metadata, Stop, after, before};
-use crate::tables::{Attachment, Tables};
+use crate::switch::{Ask, Frame, Last, Metadata, Stop, before};
+use crate::tables::Tables;
 use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
 use crate::verdict::{DropReason, Reply, Verdict};
 
@@ -34,57 +34,54 @@ use crate::verdict::{DropReason, Reply, Verdict};
 #[derive(Debug)]
 pub struct Vpc {
     tables: Arc<Tables>,
-    limit: Limit,
-    /// By port number.
-    buckets: Vec<Bucket>,
-    /// By port number: announcements.
-    announced: Vec<Bucket>,
-    /// By port number.
-    schedules: Vec<Schedule>,
-    /// When they are looked at again, nanoseconds.
-    look: u64,
+    services: PortServices,
     stats: Stats,
     flows: Flows,
     heavy: Heavy,
-    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known
-    /// by, where it is of a shape that flows are made of.
-    seen: Vec<Option<Sought>>,
-    /// By packet: what came by tunnels, of these.
-    arrivals: Vec<Option<Arrival>>,
-    /// Which packets of the batch pass their meters, where several were asked about at once.
-    marks: Marks,
-    /// Of the packets that no flow decides.
-    stages: Vec<(u32, Stage)>,
-    /// Those whose flows are stale.
-    stale: Vec<Stale>,
-    /// The network whose stale flows are computed anew first.
-    turn: u32,
+    batch: Batch,
     /// Identification of the next outer IPv4 packet.
     id: u16,
     /// Where it counts what all cores count together.
     shard: usize,
 }
 
+/// What the passes over a batch leave to each other. Empty between batches, and kept for its capacity.
+#[derive(Debug, Default)]
+struct Batch {
+    /// By packet: the look-up of its flow, where it is of a shape that flows are made of.
+    lookups: Vec<Option<FlowLookup>>,
+    /// By packet: the outer headers and the flow of one that came by a tunnel.
+    arrivals: Vec<Option<Arrival>>,
+    /// Packets in a row that were put to their meters together.
+    meters: MeteredRun,
+    /// Of the packets that no flow decides, in their order.
+    stages: Vec<(u32, Stage)>,
+    /// The stale flows of these packets, each once.
+    stale: Vec<FlowIndex>,
+}
+
 /// Cores are numbered through.
 static CORES: AtomicUsize = AtomicUsize::new(0);
-
-/// How often it is asked which ports are to be told of their router, nanoseconds.
-const LOOK: u64 = 1_000_000_000;
-
-/// What a guest says of where it is goes to a whole network: once a second.
-const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
 /// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there
 /// are huge pages in pieces of 2 MiB.
 pub const FLOWS: usize = 1 << 16;
 
-/// A packet's flow, as it is looked for.
+/// The look-up of a packet's flow.
 #[derive(Clone, Copy, Debug)]
-struct Sought {
+struct FlowLookup {
     seen: Seen,
     home: Home,
     /// The entry that it probably is.
     candidate: Candidate,
+}
+
+impl FlowLookup {
+    /// Of a packet of which so much is seen: its line of the index is on its way into the cache.
+    #[inline(always)]
+    fn new(flows: &Flows, seen: Seen) -> FlowLookup {
+        FlowLookup { seen, home: flows.home(&seen.key), candidate: Candidate::NONE }
+    }
 }
 
 /// How far a frame of a batch has come.
@@ -108,23 +105,13 @@ impl Vpc {
     /// A core's VPC over `tables`, which keeps at most `flows` flows, and never more than 16,777,216. Address space is
     /// reserved for all of them, 136 bytes each; memory is taken as they come.
     pub fn with_flows(tables: Arc<Tables>, flows: usize) -> Vpc {
-        let services = tables.services();
         Vpc {
-            limit: Limit::new(services.rate, services.burst),
-            buckets: vec![Bucket::default(); tables.ports()],
-            announced: vec![Bucket::default(); tables.ports()],
-            schedules: vec![Schedule::default(); tables.ports()],
-            look: 0,
+            services: PortServices::new(&tables),
             tables,
             stats: Stats::default(),
             flows: Flows::new(flows),
             heavy: Heavy::new(),
-            seen: Vec::new(),
-            arrivals: Vec::new(),
-            marks: Marks::default(),
-            stages: Vec::new(),
-            stale: Vec::new(),
-            turn: 0,
+            batch: Batch::default(),
             id: 0,
             shard: CORES.fetch_add(1, Ordering::Relaxed),
         }
@@ -134,11 +121,7 @@ impl Vpc {
     /// nothing that differs, where `tables` were [rebuilt](Tables::rebuild) from those before. No packet is forwarded
     /// by the old ones from here on.
     pub fn replace(&mut self, tables: Arc<Tables>) {
-        let services = tables.services();
-        self.limit = Limit::new(services.rate, services.burst);
-        self.buckets.resize(tables.ports(), Bucket::default());
-        self.announced.resize(tables.ports(), Bucket::default());
-        self.schedules.resize(tables.ports(), Schedule::default());
+        self.services.configure(&tables);
         self.tables = tables;
         self.flows.tables_changed();
     }
@@ -223,17 +206,17 @@ impl Vpc {
         if !W::REHEARSES {
             self.flows.turn(now);
         }
-        self.stages.clear();
-        self.stale.clear();
-        self.marks = Marks::default();
-        let mut all = std::mem::take(&mut self.seen);
+        self.batch.stages.clear();
+        self.batch.stale.clear();
+        self.batch.meters = MeteredRun::default();
+        let mut all = std::mem::take(&mut self.batch.lookups);
         let is_kept = self.tables.keeps_flows();
         // A burst comes from one port; what came by a tunnel in the middle of others is decided without flows.
         let is_from_tunnels = is_kept
             && packets.first().is_some_and(|first| self.tables.underlay().is_some_and(|of| of.port == first.port));
         let mut metered = None;
         if is_from_tunnels {
-            arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
+            arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.batch.arrivals);
         } else if is_kept {
             metered = hits::look(&self.tables, &self.flows, packets, &mut all);
         } else {
@@ -248,13 +231,13 @@ impl Vpc {
         if !W::LOOKS
             && let Some(endpoint) = metered
         {
-            self.take_first(endpoint, now, &all);
+            self.batch.meters.take_first(&self.tables, endpoint, now, &all);
         }
         let mut at = 0;
         while at < packets.len() {
             if !W::LOOKS {
                 at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
-                if self.mark(now, packets, &all, at) {
+                if self.batch.meters.ask(&self.tables, &self.flows, now, packets, &all, at) {
                     continue;
                 }
                 if is_from_tunnels {
@@ -265,8 +248,8 @@ impl Vpc {
                     }
                 }
             }
-            if let (Some(packet), Some(sought)) = (packets.get_mut(at), all.get(at)) {
-                self.look_closer(now, (at, packet), sought.as_ref(), &mut decided[at], witness);
+            if let (Some(packet), Some(lookup)) = (packets.get_mut(at), all.get(at)) {
+                self.look_closer(now, (at, packet), lookup.as_ref(), &mut decided[at], witness);
                 at += 1;
             }
         }
@@ -274,30 +257,29 @@ impl Vpc {
             // Its flow is in the cache now.
             self.weigh(now, all[at].as_ref(), at, bytes);
         }
-        self.seen = all;
-        if self.stale.is_empty() {
-            if !self.stages.is_empty() {
-                self.decide(now, packets, decided, witness);
-            }
-        } else {
-            self.recompute(now, packets, decided, witness);
+        self.batch.lookups = all;
+        if !self.batch.stages.is_empty() {
+            self.decide(now, packets, decided, witness);
+        }
+        if !self.batch.stale.is_empty() {
+            self.remove_stale();
         }
     }
 
     /// Looks at the packet at `at`, which came with so many bytes, and whether its flow is heavy.
     #[cold]
-    fn weigh(&mut self, now: u64, sought: Option<&Sought>, at: usize, bytes: usize) {
+    fn weigh(&mut self, now: u64, lookup: Option<&FlowLookup>, at: usize, bytes: usize) {
         self.heavy.turn(&self.tables, &self.flows, now);
-        let found = sought.and_then(|sought| {
-            let candidate = self.arrival(at, &sought.seen).map_or(sought.candidate, |arrival| arrival.candidate);
-            self.flows.hit(candidate, &sought.seen.key).map(|_| (candidate.entry(), &sought.seen.key))
+        let found = lookup.and_then(|lookup| {
+            let candidate = self.arrival(at, &lookup.seen).map_or(lookup.candidate, |arrival| arrival.candidate);
+            self.flows.hit(candidate, &lookup.seen.key).map(|_| (candidate.entry(), &lookup.seen.key))
         });
         self.heavy.look(&self.flows, found, bytes as u64);
     }
 
     /// What is known of the packet at `at`, which is of a flow, where it came by a tunnel.
     fn arrival(&self, at: usize, seen: &flow::Seen) -> Option<Arrival> {
-        seen.key.tunnelled().and_then(|_| *self.arrivals.get(at)?)
+        seen.key.tunnelled().and_then(|_| *self.batch.arrivals.get(at)?)
     }
 
     /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
@@ -305,19 +287,19 @@ impl Vpc {
         &mut self,
         now: u64,
         (at, packet): (usize, &mut Packet),
-        sought: Option<&Sought>,
+        lookup: Option<&FlowLookup>,
         decided: &mut Verdict,
         witness: &mut W,
     ) {
         let tables = &*self.tables;
         witness.see(at, |names| [narrate::ingress(tables, packet, names)]);
-        if let Some(sought) = sought {
-            let came = self.arrival(at, &sought.seen).map(|arrival| arrival.outer);
+        if let Some(lookup) = lookup {
+            let came = self.arrival(at, &lookup.seen).map(|arrival| arrival.outer);
             let outer = came.map_or(0, |outer| outer.len);
             let revalidated = self.stats.revalidated;
-            let found = self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated);
+            let found = self.flows.find(lookup.home, &lookup.seen.key, tables, &mut self.stats.revalidated);
             let is_compared = self.stats.revalidated != revalidated;
-            witness.see(at, |names| [self.tell_flow(packet, &sought.seen, found, is_compared, names)]);
+            witness.see(at, |names| [self.flow_step(packet, &lookup.seen, found, is_compared, names)]);
             match found {
                 Found::Fresh(entry) => {
                     let action = self.flows.action(entry);
@@ -328,9 +310,9 @@ impl Vpc {
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
                     let flow = (entry, &action);
                     let is_decided = if W::REHEARSES {
-                        follower.follow::<true>(packet, &sought.seen, came.as_ref(), flow, admit, decided)
+                        follower.follow::<true>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
                     } else {
-                        follower.follow::<false>(packet, &sought.seen, came.as_ref(), flow, admit, decided)
+                        follower.follow::<false>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
                     };
                     if is_decided {
                         witness.see(at, |names| {
@@ -348,234 +330,31 @@ impl Vpc {
                     witness.see(at, |_| [narrate::not_by_flow()]);
                 }
                 Found::Stale(entry) => {
-                    let network = match tables.attachment(packet.port) {
-                        Attachment::Endpoint(id) => tables.endpoint(id).map(|endpoint| endpoint.network),
-                        Attachment::Underlay => came.map(|came| came.network),
-                        Attachment::Nothing => None,
-                    };
-                    self.stale.push(Stale::new(at as u32, entry, network));
-                    *decided = Verdict::Drop(DropReason::Recomputing);
-                    return;
+                    if !self.batch.stale.contains(&entry) {
+                        self.batch.stale.push(entry);
+                        self.stats.recomputed += 1;
+                    }
                 }
                 Found::None => {}
             }
         } else {
             witness.see(at, |names| [narrate::no_flow(tables, packet, None, names)]);
         }
-        self.stages.push((at as u32, UNDECIDED));
+        self.batch.stages.push((at as u32, UNDECIDED));
     }
 
-    /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
+    /// Removes those of the batch's stale flows for which no new action was kept.
     #[cold]
-    fn recompute<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict], witness: &mut W) {
-        let mut stale = std::mem::take(&mut self.stale);
-        budget::choose(&mut stale, &mut self.turn);
-        for one in &stale {
-            if !one.is_chosen {
-                self.stats.flow += 1;
-                self.stats.count(&Verdict::Drop(DropReason::Recomputing));
-                witness.see(one.at as usize, |_| [narrate::recomputing()]);
-            } else if one.is_first {
-                self.stats.recomputed += 1;
-                self.stages.push((one.at, UNDECIDED));
+    fn remove_stale(&mut self) {
+        for entry in self.batch.stale.drain(..) {
+            if self.flows.is_stale(entry) {
+                self.flows.remove(entry);
             }
         }
-        // In the order of packets, as connections are met.
-        self.stages.sort_unstable_by_key(|(at, _)| *at);
-        self.decide(now, packets, verdicts, witness);
-        self.stages.clear();
-        for one in stale.iter().filter(|one| one.is_chosen) {
-            if one.is_first {
-                // Nothing was kept for it: it is no flow any more.
-                if self.flows.is_stale(one.entry) {
-                    self.flows.remove(one.entry);
-                }
-            } else {
-                self.stages.push((one.at, UNDECIDED));
-            }
-        }
-        // The others of the flows that were computed: the same decision, as of first packets.
-        if !self.stages.is_empty() {
-            self.decide(now, packets, verdicts, witness);
-        }
-        self.stale = stale;
     }
 
-    /// Decides what no flow has decided: through the switch tier, or for the software tier.
-    fn decide<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict], witness: &mut W) {
-        let tables = Arc::clone(&self.tables);
-        let tables = &*tables;
-        let has_policies = tables.has_policies();
-        for (at, stage) in &mut self.stages {
-            let at = *at as usize;
-            let packet = &packets[at];
-            let classified = before::classify(tables, packet);
-            witness.see(at, |names| {
-                let result = classified.as_ref().map(|(frame, metadata, _)| (frame, metadata));
-                narrate::classified(tables, packet, result, names)
-            });
-            *stage = match classified {
-                Ok(classified) => Stage::Classified(classified),
-                Err(stop) => Stage::Stopped(stop),
-            };
-        }
-        for (at, stage) in &mut self.stages {
-            if let Stage::Classified((frame, mut metadata, destination)) = *stage {
-                self.stats.flow += 1;
-                let found = before::find(tables, &frame, &mut metadata, &destination);
-                witness.see(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref()));
-                *stage = match found {
-                    Ok(()) => {
-                        if let Some(hop) = metadata.hop {
-                            tables.prefetch_hop(hop);
-                        }
-                        Stage::Found(frame, metadata)
-                    }
-                    Err(stop) => Stage::Stopped(stop),
-                };
-            }
-        }
-        let mut stages = std::mem::take(&mut self.stages);
-        for (at, stage) in &mut stages {
-            let at = *at as usize;
-            let packet = &mut packets[at];
-            let stopped = match stage {
-                Stage::Found(frame, metadata) => {
-                    let asked = if has_policies {
-                        self.ask((at, packet), frame, metadata, now, witness)
-                    } else {
-                        Ok(Passage::Free)
-                    };
-                    match asked {
-                        Ok(passage) => match self.leave((at, packet), frame, metadata, passage, now, witness) {
-                            Ok(verdict) => {
-                                let is_asked = passage != Passage::Free;
-                                let by = if is_asked { Datapath::Software } else { Datapath::Switch };
-                                self.stats.count_decided(&verdict, metadata.endpoint().is_some(), by);
-                                verdicts[at] = verdict;
-                                continue;
-                            }
-                            Err(stop) => stop,
-                        },
-                        Err(reason) => Stop::Drop(reason),
-                    }
-                }
-                Stage::Stopped(stop) => *stop,
-                Stage::Classified(_) => Stop::Drop(DropReason::Unresolved),
-            };
-            let verdict = match stopped {
-                Stop::Drop(reason) => Verdict::Drop(reason),
-                // No service: a router's work, which its sender waits for.
-                Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
-                Stop::Ask(ask) => {
-                    let (buckets, limit) = match ask {
-                        Ask::Announce => (&mut self.announced, ANNOUNCEMENTS),
-                        _ => (&mut self.buckets, self.limit),
-                    };
-                    let bucket = buckets.get_mut(packet.port.0 as usize);
-                    let served = bucket.is_some_and(|bucket| bucket.take(now, limit));
-                    if !served {
-                        witness.see(at, |names| [narrate::limited(packet, names)]);
-                    }
-                    if served { Verdict::Software } else { Verdict::Drop(DropReason::RateLimited) }
-                }
-            };
-            self.stats.count(&verdict);
-            verdicts[at] = verdict;
-        }
-        self.stages = stages;
-    }
-
-    /// Puts a packet to the policies of its ends.
-    fn ask<W: Witness>(
-        &mut self,
-        (at, packet): (usize, &Packet),
-        frame: &Frame,
-        metadata: &Metadata,
-        now: u64,
-        witness: &mut W,
-    ) -> Result<Passage, DropReason> {
-        let tables = &*self.tables;
-        let found = |found| witness.see(at, |_| [narrate::policy(tables, &found)]);
-        let passage = if W::REHEARSES {
-            software::policy::ask::<true>(tables, packet, (frame, metadata), now, found)
-        } else {
-            software::policy::ask::<false>(tables, packet, (frame, metadata), now, found)
-        };
-        self.stats.policy += u64::from(passage != Ok(Passage::Free));
-        witness.see(at, |_| narrate::asked_policies(passage.as_ref()));
-        passage
-    }
-
-    /// Keeps the flow of a packet that may go, and lets it leave.
-    #[inline]
-    fn leave<W: Witness>(
-        &mut self,
-        (at, packet): (usize, &mut Packet),
-        frame: &Frame,
-        metadata: &mut Metadata,
-        passage: Passage,
-        now: u64,
-        witness: &mut W,
-    ) -> Result<Verdict, Stop> {
-        let tables = &*self.tables;
-        let checked = after::check(tables, packet, frame, metadata);
-        witness.see(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
-        let is_metered = |id| tables.endpoint(id).is_some_and(|endpoint| !endpoint.meters.is_empty());
-        metadata.metered = metadata.endpoint().filter(|id| is_metered(*id));
-        let departure = match checked {
-            Ok(departure) => departure,
-            Err(stop @ Stop::Ask(Ask::Fragment(_))) => {
-                // It leaves in pieces, and counts as it came.
-                let bytes = frame.parsed.ip().map_or(0, |ip| ip.end);
-                let passes = metadata.endpoint().is_none() || self.passes(at, metadata, now, bytes, witness);
-                return if passes { Err(stop) } else { Ok(Verdict::Drop(DropReason::Metered)) };
-            }
-            Err(stop) => return Err(stop),
-        };
-        if let Some(Sought { seen, home, .. }) = &self.seen[at]
-            && passage.keeps_flow()
-            && !metadata.is_uncacheable
-            && metadata.tunnel().is_some() == seen.key.tunnelled().is_some()
-        {
-            metadata.connection = passage.connection();
-            let action = departure.action(metadata);
-            let connection = (metadata.connection, tables.connections());
-            let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, connection);
-            self.stats.unkept += u64::from(kept.is_err());
-            witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
-        }
-        if !self.passes(at, metadata, now, departure.len(), witness) {
-            return Ok(Verdict::Drop(DropReason::Metered));
-        }
-        self.id = self.id.wrapping_add(1);
-        let before = W::LOOKS.then(|| packet.clone());
-        let verdict = after::send(packet, frame, metadata, &departure, self.id);
-        witness.see(at, |names| {
-            let before = before.as_ref().unwrap_or(packet);
-            [narrate::leaves(before, frame.outer.into(), packet, &verdict, names)]
-        });
-        Ok(verdict)
-    }
-
-    /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group
-    /// that it goes to.
-    fn passes<W: Witness>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, witness: &mut W) -> bool {
-        let tables = &*self.tables;
-        let mut colours = Colours::default();
-        let passes = admit::<W>(tables, metadata.metered, now, bytes, &mut colours);
-        witness.see(at, |_| narrate::metered(tables, metadata.metered, &colours));
-        if !passes {
-            return false;
-        }
-        if let Some(hop) = metadata.hop.filter(|_| metadata.is_ecmp_member && !W::REHEARSES) {
-            tables.count_member(hop, || metadata.sources, self.shard, bytes.into());
-        }
-        true
-    }
-
-    /// What the flow tier found.
-    fn tell_flow(
+    /// The step of the flow tier's look-up.
+    fn flow_step(
         &self,
         packet: &Packet,
         seen: &flow::Seen,
@@ -592,38 +371,30 @@ impl Vpc {
         narrate::flow(&self.tables, packet, &narrate::KnownFlow { sources, hop, is_stale, is_compared }, names)
     }
 
-    /// Somebody else is behind a port from now on: what it is told of its router begins anew.
-    pub fn begin_anew(&mut self, PortId(number): PortId) {
-        if let Some(schedule) = self.schedules.get_mut(number as usize) {
-            *schedule = Schedule::default();
-        }
+    /// Another guest is behind a port from now on: its router advertisements begin anew.
+    pub fn begin_anew(&mut self, port: PortId) {
+        self.services.begin_anew(port);
     }
 
     /// Appends the router advertisements that are due at `now`, nanoseconds on the clock of [`forward`](Self::forward),
-    /// to `out`. `is_up` tells which ports have somebody listening and are this core's to advertise to. To be called at
-    /// least every few seconds; more often costs next to nothing.
-    pub fn advertise(&mut self, now: u64, mut is_up: impl FnMut(PortId) -> bool, out: &mut Vec<Reply>) {
-        if now < self.look {
+    /// to `out`. `is_up` tells which ports have a listener and are this core's to advertise to. To be called at least
+    /// every few seconds; more often costs next to nothing.
+    pub fn advertise(&mut self, now: u64, is_up: impl FnMut(PortId) -> bool, out: &mut Vec<Reply>) {
+        if !self.services.is_due(now) {
             return;
         }
-        self.look = now.saturating_add(LOOK);
         if let Some(connections) = self.tables.connections() {
             connections.age(now);
         }
-        for (number, schedule) in self.schedules.iter_mut().enumerate() {
-            let port = PortId(number as u32);
-            if !is_up(port) {
-                *schedule = Schedule::default();
-            } else if schedule.is_due(now, number as u64) {
-                out.extend(software::advertisement(&self.tables, port));
-            }
-        }
+        let due = self.services.advertisements(now, is_up);
+        out.extend(due.filter_map(|port| software::advertisement(&self.tables, port)));
     }
 
-    /// Appends to `out` what tells everybody in its network who learns it that the endpoint at `port` is here, where
-    /// that was not told in the second before `now`, nanoseconds on the clock of [`forward`](Self::forward).
+    /// Appends to `out` the frames that announce the endpoint at `port` to the switches and tunnel end points of its
+    /// network, unless there was an announcement in the second before `now`, nanoseconds on the clock of
+    /// [`forward`](Self::forward).
     pub fn announce(&mut self, now: u64, port: PortId, out: &mut Vec<Reply>) {
-        if self.announced.get_mut(port.0 as usize).is_some_and(|bucket| bucket.take(now, ANNOUNCEMENTS)) {
+        if self.services.admits(Ask::Announce, port, now) {
             let before = out.len();
             software::announce(&self.tables, port, self.id.wrapping_add(1), out);
             self.id = self.id.wrapping_add((out.len() - before) as u16);

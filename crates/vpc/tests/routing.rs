@@ -50,31 +50,17 @@ fn flow(number: u16, destination: [u8; 4]) -> Packet {
 
 const FLOWS: u16 = 1600;
 
-/// Which node each of the flows goes to, batch by batch, for as long as some are computed anew.
+/// Which node each of the flows goes to.
 fn nodes(vpc: &mut Vpc) -> HashMap<u16, Option<u8>> {
-    let mut all = HashMap::new();
-    let mut left: Vec<u16> = (0..FLOWS).collect();
-    while !left.is_empty() {
-        let mut packets: Vec<Packet> = left.iter().map(|number| flow(*number, [198, 51, 100, 7])).collect();
-        let mut verdicts = Vec::new();
-        vpc.forward(0, &mut packets, &mut verdicts);
-        let before = left.len();
-        left = left
-            .into_iter()
-            .zip(packets.iter().zip(verdicts))
-            .filter_map(|(number, (packet, verdict))| {
-                match verdict {
-                    Verdict::Underlay { .. } => drop(all.insert(number, Some(packet.head.bytes()[33]))),
-                    Verdict::Drop(DropReason::Recomputing) => return Some(number),
-                    Verdict::Drop(DropReason::NoNextHop) => drop(all.insert(number, None)),
-                    other => panic!("{other:?}"),
-                }
-                None
-            })
-            .collect();
-        assert!(left.len() < before, "none of {before} flows is computed");
-    }
-    all
+    let mut packets: Vec<Packet> = (0..FLOWS).map(|number| flow(number, [198, 51, 100, 7])).collect();
+    let mut verdicts = Vec::new();
+    vpc.forward(0, &mut packets, &mut verdicts);
+    let node = |(packet, verdict): (&Packet, Verdict)| match verdict {
+        Verdict::Underlay { .. } => Some(packet.head.bytes()[33]),
+        Verdict::Drop(DropReason::NoNextHop) => None,
+        other => panic!("{other:?}"),
+    };
+    (0..FLOWS).zip(packets.iter().zip(verdicts).map(node)).collect()
 }
 
 fn of(all: &HashMap<u16, Option<u8>>, node: u8) -> usize {

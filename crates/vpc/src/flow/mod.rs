@@ -5,7 +5,7 @@
 //!   packet ──► key: port, source MAC address, 5-tuple ──► flow: next hop's number, meter, connection
 //!              or, by a tunnel: network, inner 5-tuple                    and the next hop towards the source
 //!                 │ not of a common shape        │ not there   │ stale      │ this packet needs a decision of its own
-//!                 └──────────────┬───────────────┴──── budget ─┴────────────┘
+//!                 └──────────────┬───────────────┴────────────┴─────────────┘
 //!                   switch tier: parse … route … next hop ──► keeps the flow
 //! ```
 //!
@@ -26,10 +26,11 @@
 //! tells that it is fresh; after a change the first packet compares all, and a flow that used nothing that changed goes
 //! on as it is.
 //!
-//! **Storms.** A change can make very many flows stale at once. A batch computes at most [`budget::RECOMPUTATIONS`] of
-//! them anew, of one network after the other; packets of the others are refused meanwhile, and counted.
+//! **Storms.** A change can make very many flows stale at once. A packet of a stale flow is decided like the first of a
+//! new one, and renews the flow: none is dropped for it. A batch of packets of stale flows takes as long as one of new
+//! flows, and the engine bounds both alike: a batch is at most 32 packets of one queue, the tenant of a transmit queue
+//! is charged with the time of its batches, and a grant that has run for long ends with the batch.
 
-pub(crate) mod budget;
 mod entry;
 mod heavy;
 mod key;

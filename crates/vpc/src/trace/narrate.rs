@@ -133,12 +133,6 @@ pub(crate) fn not_by_flow() -> Step {
     Step::new(Tier::Flow, Table::Flows, Outcome::Pass, "", found)
 }
 
-/// Too many flows are stale.
-pub(crate) fn recomputing() -> Step {
-    let found = format!("{}: the flow's turn comes", DropReason::Recomputing);
-    Step::new(Tier::Flow, Table::Flows, Outcome::Drop, "", found)
-}
-
 /// What came in was classified, or not.
 pub(crate) fn classified(
     tables: &Tables,

@@ -5,15 +5,12 @@
 //! for every packet: whether the sender's node is one of the network, and whether the source is behind that very
 //! tunnel.
 
-use super::follow::Follower;
-use super::hits::seek;
-use super::{Sought, Vpc};
+use super::FlowLookup;
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::spec::UnderlaySpec;
 use crate::switch::{Last, Outer, outer, outer_plain};
 use crate::tables::Tables;
-use crate::verdict::Verdict;
 
 /// A packet from a tunnel that may be in a flow.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +50,7 @@ pub(super) fn look(
     tables: &Tables,
     flows: &Flows,
     packets: &[Packet],
-    all: &mut Vec<Option<Sought>>,
+    all: &mut Vec<Option<FlowLookup>>,
     arrivals: &mut Vec<Option<Arrival>>,
 ) {
     all.clear();
@@ -62,51 +59,20 @@ pub(super) fn look(
     arrivals.resize(packets.len(), None);
     let Some(underlay) = tables.underlay() else { return };
     let mut last = Last::default();
-    for ((packet, sought), arrival) in packets.iter().zip(&mut *all).zip(&mut *arrivals) {
+    for ((packet, lookup), arrival) in packets.iter().zip(&mut *all).zip(&mut *arrivals) {
         if packet.port != underlay.port {
-            *sought = flow::see(packet).map(|seen| seek(flows, seen));
+            *lookup = flow::see(packet).map(|seen| FlowLookup::new(flows, seen));
         } else if let Some((outer, seen)) = see(tables, underlay, packet, &mut last) {
-            *sought = Some(seek(flows, seen));
+            *lookup = Some(FlowLookup::new(flows, seen));
             *arrival = Some(Arrival { outer, candidate: Candidate::NONE });
         }
     }
-    for (sought, arrival) in all.iter_mut().zip(arrivals) {
-        let Some(sought) = sought else { continue };
-        let candidate = flows.approach(sought.home);
+    for (lookup, arrival) in all.iter_mut().zip(arrivals) {
+        let Some(lookup) = lookup else { continue };
+        let candidate = flows.approach(lookup.home);
         match arrival {
             Some(arrival) => arrival.candidate = candidate,
-            None => sought.candidate = candidate,
+            None => lookup.candidate = candidate,
         }
-    }
-}
-
-impl Vpc {
-    /// Does what their flows decide to packets from tunnels, from the first on, for as long as those are found where
-    /// they were looked for. Returns how many; somebody else is to see to the one behind them.
-    #[inline(never)]
-    pub(super) fn follow_arrived(
-        &mut self,
-        now: u64,
-        packets: &mut [Packet],
-        all: &[Option<Sought>],
-        decided: &mut [Verdict],
-        from: usize,
-    ) -> usize {
-        let Vpc { tables, flows, id, stats, shard, arrivals, .. } = self;
-        let mut follower = Follower { tables, flows, id, shard: *shard, now };
-        let mut done = 0;
-        let arrivals = arrivals.get(from..).unwrap_or_default();
-        for (((packet, sought), arrival), decided) in packets.iter_mut().zip(all).zip(arrivals).zip(decided) {
-            let (Some(Sought { seen, .. }), Some(Arrival { outer, candidate })) = (sought, arrival) else { break };
-            let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
-            let flow = (candidate.entry(), &hit.action());
-            // Meters are of those who send here.
-            if !follower.follow::<false>(packet, seen, Some(outer), flow, |_, _| true, decided) {
-                break;
-            }
-            stats.count_followed(decided, false);
-            done += 1;
-        }
-        done
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Limit, Marks, Vpc};
+use super::{Batch, Vpc};
 use crate::flow::Heavy;
 use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet};
@@ -96,23 +96,13 @@ impl Vpc {
     /// A copy of all that a packet's way could change, without other packets' flows. Connections are the node's: the
     /// copy only looks at them.
     fn rehearsal(&self, packet: &Packet) -> Vpc {
-        let services = self.tables.services();
         Vpc {
             tables: Arc::clone(&self.tables),
-            limit: Limit::new(services.rate, services.burst),
-            buckets: self.buckets.clone(),
-            announced: self.announced.clone(),
-            schedules: Vec::new(),
-            look: 0,
+            services: self.services.clone(),
             stats: Stats::default(),
             flows: self.flows.sample(self.key_of(packet).as_ref()),
             heavy: Heavy::new(),
-            seen: Vec::new(),
-            arrivals: Vec::new(),
-            marks: Marks::default(),
-            stages: Vec::new(),
-            stale: Vec::new(),
-            turn: 0,
+            batch: Batch::default(),
             id: self.id,
             shard: self.shard,
         }

@@ -1,10 +1,11 @@
 //! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops
-//! without a call for what nearly all packets are; what is not so is left to those who look closer.
+//! without a call for nearly all packets; the others are left to `look_closer`.
 
 use softdpu_sys::prefetch;
 
+use super::arrivals::Arrival;
 use super::follow::Follower;
-use super::{Sought, Vpc};
+use super::{FlowLookup, Vpc};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::id::EndpointId;
 use crate::packet::Packet;
@@ -18,7 +19,7 @@ pub(super) fn look(
     tables: &Tables,
     flows: &Flows,
     packets: &[Packet],
-    all: &mut Vec<Option<Sought>>,
+    all: &mut Vec<Option<FlowLookup>>,
 ) -> Option<EndpointId> {
     all.resize(packets.len(), None);
     let sender = packets.first().and_then(|first| tables.prefetch_metered(first.port));
@@ -37,7 +38,7 @@ fn read_keys_and_meters(
     sender: EndpointId,
     flows: &Flows,
     packets: &[Packet],
-    all: &mut [Option<Sought>],
+    all: &mut [Option<FlowLookup>],
 ) {
     let some = packets.len().div_ceil(4);
     let mut row = packets.chunks(some.max(1)).zip(all.chunks_mut(some.max(1)));
@@ -67,72 +68,69 @@ impl Vpc {
     /// Does what [`forward`](Self::forward) begins with, as far as `to`, and nothing else, so that it can be seen what
     /// that costs. Returns how many packets had a key, or a flow that decides.
     pub fn look_up(&mut self, packets: &[Packet], to: Part) -> usize {
-        let (flows, all) = (&self.flows, &mut self.seen);
+        let (flows, all) = (&self.flows, &mut self.batch.lookups);
         all.resize(packets.len(), None);
         read_keys(flows, packets, all);
         if to >= Part::Index {
             approach(flows, all);
         }
-        let is_found = |sought: &&Sought| to < Part::Entry || flows.hit(sought.candidate, &sought.seen.key).is_some();
+        let is_found =
+            |lookup: &&FlowLookup| to < Part::Entry || flows.hit(lookup.candidate, &lookup.seen.key).is_some();
         all.iter().flatten().filter(is_found).count()
     }
 }
 
 #[inline(never)]
-fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
-    for (packet, sought) in packets.iter().zip(all) {
+fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<FlowLookup>]) {
+    for (packet, lookup) in packets.iter().zip(all) {
         match flow::see_ipv4(packet) {
-            Some(seen) => *sought = Some(seek(flows, seen)),
-            None => read_other_key(flows, packet, sought),
+            Some(seen) => *lookup = Some(FlowLookup::new(flows, seen)),
+            None => read_other_key(flows, packet, lookup),
         }
     }
 }
 
-#[inline(always)]
-pub(super) fn seek(flows: &Flows, seen: Seen) -> Sought {
-    Sought { seen, home: flows.home(&seen.key), candidate: Candidate::NONE }
-}
-
-/// Of a packet that is not of the shape that IPv4 has in flows.
+/// The key of a packet that has not the shape of IPv4 in flows.
 #[inline(never)]
-fn read_other_key(flows: &Flows, packet: &Packet, sought: &mut Option<Sought>) {
-    *sought = flow::see_ipv6(packet).map(|seen| seek(flows, seen));
+fn read_other_key(flows: &Flows, packet: &Packet, lookup: &mut Option<FlowLookup>) {
+    *lookup = flow::see_ipv6(packet).map(|seen| FlowLookup::new(flows, seen));
 }
 
 #[inline(never)]
-fn approach(flows: &Flows, all: &mut [Option<Sought>]) {
-    for sought in all.iter_mut().flatten() {
-        sought.candidate = flows.approach(sought.home);
+fn approach(flows: &Flows, all: &mut [Option<FlowLookup>]) {
+    for lookup in all.iter_mut().flatten() {
+        lookup.candidate = flows.approach(lookup.home);
     }
 }
 
 impl Vpc {
     /// Does what their flows decide to packets from the first on, which is the one at `at`, for as long as those are
-    /// found where they were looked for. Returns how many; somebody else is to see to the one behind them.
+    /// found where they were looked for. Returns how many; the one behind them is left to [`look_closer`](Self::look_closer).
     #[inline(never)]
     pub(super) fn follow_known(
         &mut self,
         now: u64,
         packets: &mut [Packet],
-        all: &[Option<Sought>],
+        all: &[Option<FlowLookup>],
         decided: &mut [Verdict],
         at: usize,
     ) -> usize {
-        let Vpc { tables, flows, id, stats, shard, marks, .. } = self;
+        let Vpc { tables, flows, id, stats, shard, batch, .. } = self;
+        let meters = &mut batch.meters;
         let mut follower = Follower { tables, flows, id, shard: *shard, now };
         let (mut done, mut local, mut metered) = (0, 0, MeterCount::default());
-        for ((packet, sought), decided) in packets.iter_mut().zip(all).zip(decided) {
-            let Some(Sought { seen, candidate, .. }) = sought else { break };
+        for ((packet, lookup), decided) in packets.iter_mut().zip(all).zip(decided) {
+            let Some(FlowLookup { seen, candidate, .. }) = lookup else { break };
             let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
             let action = hit.action();
             let endpoint = action.origin.metered();
             let is_metered = endpoint.is_some();
             let passes = match endpoint {
-                Some(endpoint) => marks.of(at + done, endpoint),
+                Some(endpoint) => meters.passes(at + done, endpoint),
                 None => Some(true),
             };
             let Some(passes) = passes else {
-                marks.wanted = endpoint;
+                meters.wanted = endpoint;
                 break;
             };
             let flow = (candidate.entry(), &action);
@@ -149,7 +147,36 @@ impl Vpc {
             done += 1;
         }
         stats.count_local(local);
-        marks.settle(tables, metered);
+        meters.settle(tables, metered);
+        done
+    }
+
+    /// Does what their flows decide to packets from tunnels, from the first on, for as long as those are found where
+    /// they were looked for. Returns how many; the one behind them is left to [`look_closer`](Self::look_closer).
+    #[inline(never)]
+    pub(super) fn follow_arrived(
+        &mut self,
+        now: u64,
+        packets: &mut [Packet],
+        all: &[Option<FlowLookup>],
+        decided: &mut [Verdict],
+        from: usize,
+    ) -> usize {
+        let Vpc { tables, flows, id, stats, shard, batch, .. } = self;
+        let mut follower = Follower { tables, flows, id, shard: *shard, now };
+        let mut done = 0;
+        let arrivals = batch.arrivals.get(from..).unwrap_or_default();
+        for (((packet, lookup), arrival), decided) in packets.iter_mut().zip(all).zip(arrivals).zip(decided) {
+            let (Some(FlowLookup { seen, .. }), Some(Arrival { outer, candidate })) = (lookup, arrival) else { break };
+            let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
+            let flow = (candidate.entry(), &hit.action());
+            // Meters are of endpoints that send from here.
+            if !follower.follow::<false>(packet, seen, Some(outer), flow, |_, _| true, decided) {
+                break;
+            }
+            stats.count_followed(decided, false);
+            done += 1;
+        }
         done
     }
 }

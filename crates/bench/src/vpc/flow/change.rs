@@ -51,7 +51,6 @@ impl Changing {
 
 impl Load for Changing {
     fn run(&mut self, operations: u64) -> u64 {
-        // Half a burst: as many as one computes anew.
         let bursts = operations.div_ceil(BURST as u64);
         for _ in 0..bursts {
             if self.core.at.is_multiple_of(self.core.site.flows as usize) {
@@ -68,7 +67,7 @@ impl Load for Changing {
             ("inside", "ns", nanos),
             ("revalidated", "1", stats.revalidated as f64),
             ("recomputed", "1", stats.recomputed as f64),
-            ("refused", "1", stats.drops(softdpu_vpc::DropReason::Recomputing) as f64),
+            ("lost", "1", stats.dropped.iter().sum::<u64>() as f64),
         ]
     }
 }
