@@ -23,7 +23,6 @@ mod dispatcher;
 mod driver;
 mod fcfs;
 mod fifo;
-mod list;
 mod papers;
 mod placement;
 mod policy;

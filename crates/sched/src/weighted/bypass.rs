@@ -6,6 +6,7 @@
 //! of one grant, at the latest when it is as much as a slot. Work of another queue ends the bypass: what is gathered is
 //! charged, what waits goes to the tree, and all is as if there had been no bypass.
 
+use super::index::TenantIndex;
 use super::tree::learned;
 use super::{SLOT, Weighted};
 use crate::{Grant, Nanos, QueueId};
@@ -28,8 +29,8 @@ impl Bypass {
         self.queue == queue
     }
 
-    pub(super) fn tenant(&self) -> u32 {
-        self.queue.tenant.0.into()
+    pub(super) fn tenant(&self) -> TenantIndex {
+        self.queue.tenant.into()
     }
 
     #[inline]
@@ -70,10 +71,10 @@ impl Weighted {
         if !is_again || now < self.contended || !self.wheel.is_empty() {
             return;
         }
-        let tenant = &self.tenants[usize::from(queue.tenant.0)];
+        let tenant = &self.tenants[queue.tenant.into()];
         // Limits, guarantees and back ends count each grant.
-        let is_plain = !tenant.is_limited() && !tenant.has_timed() && self.tree.back_end_of(queue.index).is_none();
-        if let Some(record) = self.tree.queues.get(queue.index as usize)
+        let is_plain = !tenant.is_limited() && !tenant.has_timed() && self.tree.back_end_of(queue.into()).is_none();
+        if let Some(record) = self.tree.queues.get(queue.into())
             && record.is_present
             && is_plain
         {
@@ -92,7 +93,7 @@ impl Weighted {
             return;
         }
         let is_first = self.clamp_lag(self.last, index);
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         tenant.was_in_lane = is_first;
         let (weight, class) = (tenant.weight(), tenant.class());
         self.calendar.enter(weight);
@@ -109,12 +110,12 @@ impl Weighted {
     pub(super) fn end_bypass(&mut self, now: Nanos) {
         self.charge_bypassed();
         let Some(Bypass { queue, waiting, unit, bytes, .. }) = self.bypass.take() else { return };
-        if let Some(record) = self.tree.queues.get_mut(queue.index as usize) {
+        if let Some(record) = self.tree.queues.get_mut(queue.into()) {
             record.unit = unit;
         }
-        let tenant = &mut self.tenants[usize::from(queue.tenant.0)];
-        if waiting > 0 && self.tree.add(tenant, queue.index, waiting, bytes) {
-            self.wake(now, queue.tenant.0.into());
+        let tenant = &mut self.tenants[queue.tenant.into()];
+        if waiting > 0 && self.tree.add(tenant, queue.into(), waiting, bytes) {
+            self.wake(now, queue.tenant.into());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Tenants with work in the order of their virtual times, in constant time.
 
+use super::index::{Table, TenantIndex};
+use super::list::{List, READY};
 use super::tenant::Tenant;
-use crate::list::{LINE, List};
 
 /// Virtual time per nanosecond at weight 1. A tenant's tag grows by its cost over its weight, in these units.
 pub(super) const SCALE: u64 = 16;
@@ -21,6 +22,49 @@ pub(super) const AHEAD: u64 = 62;
 pub(super) const FURTHEST: u64 = 4 * SLOT * SCALE;
 /// The most thousandths of a core's time that can be guaranteed.
 const MOST_GUARANTEED: u32 = 990;
+
+/// A class of weights, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WeightClass(pub(super) u8);
+
+impl WeightClass {
+    /// The class of a weight.
+    pub(super) fn of(weight: u32) -> WeightClass {
+        WeightClass(weight.clamp(1, LARGEST_WEIGHT).ilog2() as u8)
+    }
+
+    #[inline(always)]
+    fn row(self) -> usize {
+        self.0.into()
+    }
+
+    /// The width of a slot, as a power of two of virtual time.
+    #[inline]
+    fn bits(self) -> u32 {
+        SLOT_BITS + SCALE.ilog2() - u32::from(self.0)
+    }
+}
+
+/// A slot of a class: its number modulo 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(pub(super) u8);
+
+impl Slot {
+    #[inline(always)]
+    fn of(number: u64) -> Slot {
+        Slot((number & 63) as u8)
+    }
+
+    #[inline(always)]
+    fn row(self) -> usize {
+        usize::from(self.0 & 63)
+    }
+
+    #[inline(always)]
+    fn mask(self) -> u64 {
+        1 << (self.0 & 63)
+    }
+}
 
 /// Start-time fair queueing over slots.
 ///
@@ -54,8 +98,8 @@ pub(super) struct Calendar {
     fraction: u64,
     /// What a nanosecond of cost is for the clock at the least, in 2^-32.
     pace: u64,
-    /// Of all tenants that are here: their weights, and thousandths of the core's time that are guaranteed.
-    here: (u64, u32),
+    /// Of all tenants that have queues on this core: their weights, and thousandths of its time that are guaranteed.
+    present: (u64, u32),
     /// What virtual time is to be before, by the invariant: never later than that.
     limit: u64,
     /// Of all tenants with work.
@@ -64,7 +108,7 @@ pub(super) struct Calendar {
     classes: u32,
     /// By class, bit by bit, the slots that have tenants.
     filled: [u64; CLASSES],
-    slots: Box<[[List<LINE>; 64]; CLASSES]>,
+    slots: Box<[[List<TenantIndex, READY>; 64]; CLASSES]>,
 }
 
 impl Calendar {
@@ -74,23 +118,13 @@ impl Calendar {
             clock: 0,
             fraction: 0,
             pace: 0,
-            here: (0, 0),
+            present: (0, 0),
             limit: u64::MAX,
             weights: 0,
             classes: 0,
             filled: [0; CLASSES],
             slots: Box::new([[List::default(); 64]; CLASSES]),
         }
-    }
-
-    /// The class of a weight.
-    pub(super) fn class(weight: u32) -> u8 {
-        weight.clamp(1, LARGEST_WEIGHT).ilog2() as u8
-    }
-
-    #[inline]
-    fn bits(class: usize) -> u32 {
-        SLOT_BITS + SCALE.ilog2() - class as u32
     }
 
     /// What tenants are behind or ahead of.
@@ -107,21 +141,21 @@ impl Calendar {
 
     /// Whether virtual time has passed the slot of a tag: one that waits for its turn is never so far behind.
     #[inline]
-    pub(super) fn has_passed(&self, tag: u64, class: u8) -> bool {
-        let bits = Self::bits(class.into());
+    pub(super) fn has_passed(&self, tag: u64, class: WeightClass) -> bool {
+        let bits = class.bits();
         tag >> bits < self.now >> bits
     }
 
-    /// A tenant is here from now on, or not any more: it has queues on this core.
+    /// A tenant has queues on this core from now on, or has none any more.
     pub(super) fn count(&mut self, is_present: bool, weight: u32, guarantee: u32) {
-        let (weights, guaranteed) = self.here;
+        let (weights, guaranteed) = self.present;
         let weight = u64::from(weight);
-        self.here = if is_present {
+        self.present = if is_present {
             (weights + weight, guaranteed + guarantee)
         } else {
             (weights - weight, guaranteed - guarantee)
         };
-        let (weights, guaranteed) = self.here;
+        let (weights, guaranteed) = self.present;
         // What is guaranteed is nobody's share.
         let left = u64::from(1_000 - guaranteed.min(MOST_GUARANTEED));
         self.pace = (SCALE << 32) / 1_000 * left / weights.max(1);
@@ -144,7 +178,7 @@ impl Calendar {
     /// waits: if it went on, those who go first would stay behind it whatever they had, alone or beside what is
     /// guaranteed to others, and whoever is in a later lane would have nothing.
     #[inline]
-    pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, u8)>) {
+    pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, WeightClass)>) {
         let Some((tag, class)) = turn else {
             self.tick(cost);
             if self.classes == 0 {
@@ -159,7 +193,7 @@ impl Calendar {
             (Ok(cost), Ok(weights @ 1..)) => (cost / weights).into(),
             _ => scaled / self.weights.max(1),
         };
-        let bits = Self::bits(class.into());
+        let bits = class.bits();
         let turn = ((tag >> bits) + 1) << bits;
         let limit = if self.classes == 0 { turn } else { self.limit.min(turn) };
         self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
@@ -177,69 +211,68 @@ impl Calendar {
 
     /// The latest tag that a class can have.
     #[inline]
-    pub(super) fn latest(&self, class: u8) -> u64 {
-        self.now() + (AHEAD << Self::bits(class.into()))
+    pub(super) fn latest(&self, class: WeightClass) -> u64 {
+        self.now() + (AHEAD << class.bits())
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, tenants: &mut [Tenant], index: u32) {
-        let tenant = &mut tenants[index as usize];
-        let class = usize::from(tenant.class());
-        let bits = Self::bits(class);
+    pub(super) fn insert(&mut self, tenants: &mut Table<TenantIndex, Tenant>, index: TenantIndex) {
+        let tenant = &mut tenants[index];
+        let class = tenant.class();
+        let bits = class.bits();
         let first = self.now >> bits;
         let slot = (tenant.tag >> bits).clamp(first, first + AHEAD);
         let end = (slot + 1) << bits;
         self.limit = if self.classes == 0 { end } else { self.limit.min(end) };
-        let slot = (slot & 63) as usize;
-        tenant.slot = slot as u8;
-        self.slots[class][slot].push_back(tenants, index);
-        self.filled[class] |= 1 << slot;
-        self.classes |= 1 << class;
+        let slot = Slot::of(slot);
+        tenant.set_slot(slot);
+        self.slots[class.row()][slot.row()].push_back(tenants, index);
+        self.filled[class.row()] |= slot.mask();
+        self.classes |= 1 << class.0;
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, tenants: &mut [Tenant], index: u32) {
-        let tenant = &tenants[index as usize];
-        let (class, slot) = (usize::from(tenant.class()), usize::from(tenant.slot));
-        self.slots[class][slot].remove(tenants, index);
+    pub(super) fn remove(&mut self, tenants: &mut Table<TenantIndex, Tenant>, index: TenantIndex) {
+        let (class, slot) = (tenants[index].class(), tenants[index].slot());
+        self.slots[class.row()][slot.row()].remove(tenants, index);
         self.tidy(class, slot);
     }
 
     #[inline]
-    fn tidy(&mut self, class: usize, slot: usize) {
-        if self.slots[class][slot].is_empty() {
-            self.filled[class] &= !(1 << slot);
-            if self.filled[class] == 0 {
-                self.classes &= !(1 << class);
+    fn tidy(&mut self, class: WeightClass, slot: Slot) {
+        if self.slots[class.row()][slot.row()].is_empty() {
+            self.filled[class.row()] &= !slot.mask();
+            if self.filled[class.row()] == 0 {
+                self.classes &= !(1 << class.0);
             }
         }
     }
 
     /// Virtual time goes on to where the slot of a tag begins, of a tenant beside which there is no other.
     #[inline]
-    pub(super) fn advance(&mut self, tag: u64, class: u8) {
-        let bits = Self::bits(class.into());
+    pub(super) fn advance(&mut self, tag: u64, class: WeightClass) {
+        let bits = class.bits();
         self.now = self.now.max(tag >> bits << bits);
     }
 
     /// Takes out the first of the slot that is next, and virtual time goes on.
     #[inline]
-    pub(super) fn pop(&mut self, tenants: &mut [Tenant]) -> Option<u32> {
+    pub(super) fn pop(&mut self, tenants: &mut Table<TenantIndex, Tenant>) -> Option<TenantIndex> {
         let mut left = self.classes;
         if left == 0 {
             return None;
         }
         // What ends first, of what has begun; and what begins first, where that is none. Both with their classes.
-        let (mut soonest, mut open) = (u64::MAX, 0);
-        let (mut earliest, mut class) = (u64::MAX, 0);
+        let (mut soonest, mut open) = (u64::MAX, WeightClass(0));
+        let (mut earliest, mut class) = (u64::MAX, WeightClass(0));
         let mut limit = u64::MAX;
         // At most one step for each class; one, mostly. Which of them is chosen is as good as random to a processor, so
         // nothing branches on it.
         while left != 0 {
-            let each = left.trailing_zeros() as usize;
+            let each = WeightClass(left.trailing_zeros() as u8);
             left &= left - 1;
-            let start = self.first(each) << Self::bits(each);
-            let end = start + (1 << Self::bits(each));
+            let start = self.first(each) << each.bits();
+            let end = start + (1 << each.bits());
             limit = limit.min(end);
             let by_end = if start <= self.now { end } else { u64::MAX };
             open = if by_end <= soonest { each } else { open };
@@ -248,19 +281,19 @@ impl Calendar {
             earliest = earliest.min(start);
         }
         let class = if soonest == u64::MAX { class } else { open };
-        let slot = (self.first(class) & 63) as usize;
+        let slot = Slot::of(self.first(class));
         self.now = self.now.max(earliest);
         self.limit = limit;
-        let index = self.slots.get_mut(class)?[slot].pop_front(tenants)?;
+        let index = self.slots.get_mut(class.row())?[slot.row()].pop_front(tenants)?;
         self.tidy(class, slot);
         Some(index)
     }
 
     /// The first slot of a class that has tenants, by its number.
     #[inline]
-    fn first(&self, class: usize) -> u64 {
-        let first = self.now >> Self::bits(class);
-        let ahead = self.filled[class].rotate_right(first as u32 & 63).trailing_zeros();
+    fn first(&self, class: WeightClass) -> u64 {
+        let first = self.now >> class.bits();
+        let ahead = self.filled[class.row()].rotate_right(first as u32 & 63).trailing_zeros();
         first + u64::from(ahead)
     }
 }

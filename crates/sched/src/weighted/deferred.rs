@@ -6,8 +6,9 @@
 
 use super::Weighted;
 use super::calendar::{SCALE, SLOT};
+use super::index::{Table, TenantIndex};
+use super::list::{List, READY};
 use super::tenant::{State, Tenant};
-use crate::list::{LINE, List};
 use crate::{DeferredWork, LatencyClass, Nanos, Precedence, TenantId};
 
 /// For how long after deferred work a tenant is taken to have more of it.
@@ -19,46 +20,44 @@ const WAITED: u64 = 2 * SLOT * SCALE;
 
 /// By tenant, when it was last charged for deferred work. Empty where none ever was.
 #[derive(Debug, Default)]
-pub(super) struct LastDeferred(Vec<Nanos>);
+pub(super) struct LastDeferred(Table<TenantIndex, Nanos>);
 
 impl LastDeferred {
     /// The state of a tenant without ready work.
     #[inline]
-    pub(super) fn idle(&self, index: u32) -> State {
-        if self.0.get(index as usize).is_none_or(|last| last.0 == 0) { State::Idle } else { State::Deferred }
+    pub(super) fn idle(&self, index: TenantIndex) -> State {
+        if self.0.get(index).is_none_or(|last| last.0 == 0) { State::Idle } else { State::Deferred }
     }
 
     /// The most lag of a tenant that may have `saved` while it has no work.
-    pub(super) fn saves(&self, now: Nanos, index: u32, saved: u64) -> u64 {
-        match self.0.get(index as usize) {
+    pub(super) fn saves(&self, now: Nanos, index: TenantIndex, saved: u64) -> u64 {
+        match self.0.get(index) {
             Some(last) if last.0 > 0 && now.since(*last).0 < LATELY.0 => saved + WAITED,
             _ => saved,
         }
     }
 
-    fn set(&mut self, now: Nanos, index: u32) {
-        if self.0.len() <= index as usize {
-            self.0.resize(index as usize + 1, Nanos(0));
-        }
-        self.0[index as usize] = now;
+    fn set(&mut self, now: Nanos, index: TenantIndex) {
+        self.0.grow_to(index, || Nanos(0));
+        self.0[index] = now;
     }
 }
 
 impl Weighted {
     /// The tag of a tenant, with its lag bounded.
     #[inline]
-    fn clamped_tag(&self, index: TenantId, tenant: &Tenant) -> u64 {
+    fn clamped_tag(&self, index: TenantIndex, tenant: &Tenant) -> u64 {
         let saved = match tenant.latency() {
             LatencyClass::Background => 0,
             LatencyClass::Latency | LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
-        let saved = self.deferred.saves(self.last, index.0.into(), saved);
+        let saved = self.deferred.saves(self.last, index, saved);
         tenant.tag.max(self.calendar.now().saturating_sub(saved))
     }
 
     pub(super) fn rank_of_deferred(&self, tenant: TenantId) -> u64 {
-        match self.tenants.get(usize::from(tenant.0)) {
-            Some(record) if !record.is_owed(self.last) => self.clamped_tag(tenant, record),
+        match self.tenants.get(tenant.into()) {
+            Some(record) if !record.is_owed(self.last) => self.clamped_tag(tenant.into(), record),
             _ => 0,
         }
     }
@@ -67,12 +66,13 @@ impl Weighted {
     /// and in turn with grants where those are its own as well: they move its tag on with virtual time, which may never
     /// pass it.
     pub(super) fn precedence_of_deferred(&self, tenant: TenantId) -> Precedence {
-        let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
-        let tag = self.clamped_tag(tenant, record);
+        let own = TenantIndex::from(tenant);
+        let Some(record) = self.tenants.get(own) else { return Precedence::InTurn };
+        let tag = self.clamped_tag(own, record);
         let is_first = record.is_owed(self.last) || record.was_in_lane && tag < self.calendar.now();
         // Its own ready work goes first by the same right.
-        let own = u32::from(tenant.0);
-        let is_other = |lane: &List<LINE>| lane.has_several() || lane.front().is_some_and(|first| first != own);
+        let is_other =
+            |lane: &List<TenantIndex, READY>| lane.has_several() || lane.front().is_some_and(|first| first != own);
         match (self.lanes.iter().any(is_other), is_first) {
             (true, true) => Precedence::InTurn,
             (false, true) => Precedence::First,
@@ -83,7 +83,7 @@ impl Weighted {
     }
 
     /// Whether a tenant has work that is granted when its turn is.
-    fn is_granted(&self, index: u32, tenant: &Tenant) -> bool {
+    fn is_granted(&self, index: TenantIndex, tenant: &Tenant) -> bool {
         self.bypass.as_ref().is_some_and(|bypass| bypass.tenant() == index)
             || matches!(tenant.state, State::Calendar | State::Solo | State::Running)
     }
@@ -95,7 +95,7 @@ impl Weighted {
 
     /// Charges deferred work as if it had been granted.
     pub(super) fn spend_deferred(&mut self, now: Nanos, tenant: TenantId, time: u64) {
-        let index = u32::from(tenant.0);
+        let index = TenantIndex::from(tenant);
         match &mut self.bypass {
             Some(bypass) if bypass.tenant() == index => {
                 if bypass.charge(time, 0) {
@@ -106,7 +106,7 @@ impl Weighted {
             Some(_) => self.end_bypass(now),
             None => {}
         }
-        if index as usize >= self.tenants.len() {
+        if self.tenants.get(index).is_none() {
             return;
         }
         // The tenant is one beside those with work.
@@ -116,7 +116,7 @@ impl Weighted {
         if self.runnable > 0 {
             self.contended = now + self.tuning.memory;
         }
-        let tenant = &self.tenants[index as usize];
+        let tenant = &self.tenants[index];
         let (weight, class, is_waiting) = (tenant.weight(), tenant.class(), tenant.state == State::Calendar);
         let counts = !matches!(tenant.state, State::Idle | State::Deferred | State::Throttled);
         let is_idle = tenant.state == State::Idle;
@@ -128,10 +128,10 @@ impl Weighted {
             self.clamp_lag(now, index);
             self.calendar.enter(weight);
             if is_idle {
-                self.tenants[index as usize].state = State::Deferred;
+                self.tenants[index].state = State::Deferred;
             }
         }
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         let is_first = tenant.is_owed(now) || tenant.was_in_lane && tenant.tag < self.calendar.now();
         let before = tenant.tag;
         tenant.charge(now, time, SCALE, self.calendar.latest(class));

@@ -19,9 +19,30 @@ pub(super) struct Limiter {
     active: u8,
 }
 
-const REQUESTS: usize = 0;
-const BYTES: usize = 1;
-const PACKETS: usize = 2;
+/// One of the three rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bucket {
+    Requests,
+    Bytes,
+    Packets,
+}
+
+impl Bucket {
+    /// The bucket that units of a kind are counted in.
+    #[inline]
+    fn of(kind: Kind) -> Bucket {
+        match kind {
+            Kind::Requests => Bucket::Requests,
+            Kind::Packets => Bucket::Packets,
+        }
+    }
+
+    /// Its place in the limiter's arrays.
+    #[inline(always)]
+    fn row(self) -> usize {
+        self as usize
+    }
+}
 
 /// A time that does not come.
 const NEVER: u64 = u64::MAX / 4;
@@ -38,7 +59,9 @@ impl Limiter {
     pub(super) fn set(&mut self, now: Nanos, limits: Limits) {
         let before = *self;
         self.active = 0;
-        for (at, rate) in [limits.requests, limits.bytes, limits.packets].into_iter().enumerate() {
+        let Limits { requests, bytes, packets } = limits;
+        for (bucket, rate) in [(Bucket::Requests, requests), (Bucket::Bytes, bytes), (Bucket::Packets, packets)] {
+            let at = bucket.row();
             self.full[at] = 0;
             let Some(Rate { rate, burst }) = rate else { continue };
             self.active |= 1 << at;
@@ -47,14 +70,14 @@ impl Limiter {
             let units = burst.max(1);
             let burst = (u128::from(units) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
             self.burst[at] = u32::try_from(burst).unwrap_or(u32::MAX);
-            if !before.has(at) {
+            if !before.has(bucket) {
                 continue;
             }
             if (before.period[at], before.burst[at]) == (self.period[at], self.burst[at]) {
                 self.full[at] = before.full[at];
                 continue;
             }
-            let missing = u128::try_from(i128::from(units) - before.left(at, now)).unwrap_or(0);
+            let missing = u128::try_from(i128::from(units) - before.left(bucket, now)).unwrap_or(0);
             if missing > 0 {
                 let missing = missing.saturating_mul(self.period[at].into()).div_ceil(1 << 32);
                 self.full[at] = now.0.saturating_add(u64::try_from(missing).unwrap_or(NEVER)).min(NEVER);
@@ -63,10 +86,10 @@ impl Limiter {
     }
 
     /// What is left of a bucket, in its units, below 0 for what is owed.
-    fn left(&self, which: usize, now: Nanos) -> i128 {
-        let burst = i128::from(self.burst[which]) << 10;
-        let left = burst - i128::from(self.full[which].saturating_sub(now.0));
-        (left << 32).div_euclid(self.period[which].max(1).into())
+    fn left(&self, bucket: Bucket, now: Nanos) -> i128 {
+        let burst = i128::from(self.burst[bucket.row()]) << 10;
+        let left = burst - i128::from(self.full[bucket.row()].saturating_sub(now.0));
+        (left << 32).div_euclid(self.period[bucket.row()].max(1).into())
     }
 
     #[inline]
@@ -75,36 +98,36 @@ impl Limiter {
     }
 
     #[inline]
-    fn has(&self, which: usize) -> bool {
-        self.active & 1 << which != 0
+    fn has(&self, bucket: Bucket) -> bool {
+        self.active & 1 << bucket.row() != 0
     }
 
     /// The nanoseconds that `n` units take of a bucket.
     #[inline]
-    fn takes(&self, which: usize, n: u64) -> u64 {
-        let taken = (u128::from(n) * u128::from(self.period[which])).div_ceil(1 << 32);
+    fn takes(&self, bucket: Bucket, n: u64) -> u64 {
+        let taken = (u128::from(n) * u128::from(self.period[bucket.row()])).div_ceil(1 << 32);
         u64::try_from(taken).unwrap_or(NEVER).min(NEVER)
     }
 
     /// The time for which a bucket that is full at `full` has tokens, at `now`.
     #[inline]
-    fn room(&self, which: usize, now: Nanos) -> u64 {
-        let burst = u64::from(self.burst[which]) << 10;
-        burst.saturating_sub(self.full[which].saturating_sub(now.0))
+    fn room(&self, bucket: Bucket, now: Nanos) -> u64 {
+        let burst = u64::from(self.burst[bucket.row()]) << 10;
+        burst.saturating_sub(self.full[bucket.row()].saturating_sub(now.0))
     }
 
     /// The earliest time at which one more unit of a kind may run; in the past where it may now.
     #[inline]
     pub(super) fn opens(&self, kind: Kind) -> Nanos {
-        let one = |which: usize| {
-            if !self.has(which) {
+        let one = |bucket: Bucket| {
+            if !self.has(bucket) {
                 return 0;
             }
-            let takes = self.takes(which, 1);
-            let burst = (u64::from(self.burst[which]) << 10).max(takes);
-            (self.full[which] + takes).saturating_sub(burst)
+            let takes = self.takes(bucket, 1);
+            let burst = (u64::from(self.burst[bucket.row()]) << 10).max(takes);
+            (self.full[bucket.row()] + takes).saturating_sub(burst)
         };
-        Nanos(one(of(kind)).max(one(BYTES)))
+        Nanos(one(Bucket::of(kind)).max(one(Bucket::Bytes)))
     }
 
     /// The first time after `now` at which a kind opens that is closed.
@@ -118,13 +141,13 @@ impl Limiter {
     #[inline]
     pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {
         let mut units = most;
-        for (which, each) in [(of(kind), 1), (BYTES, u64::from(bytes))] {
-            if !self.has(which) || each == 0 {
+        for (bucket, each) in [(Bucket::of(kind), 1), (Bucket::Bytes, u64::from(bytes))] {
+            if !self.has(bucket) || each == 0 {
                 continue;
             }
-            let room = self.room(which, now);
-            if self.takes(which, each * u64::from(units)) > room {
-                let period = self.takes(which, each).max(1);
+            let room = self.room(bucket, now);
+            if self.takes(bucket, each * u64::from(units)) > room {
+                let period = self.takes(bucket, each).max(1);
                 units = u32::try_from(room / period).unwrap_or(u32::MAX).clamp(1, units);
             }
         }
@@ -134,19 +157,12 @@ impl Limiter {
     /// So much ran.
     #[inline]
     pub(super) fn took(&mut self, now: Nanos, kind: Kind, units: u32, bytes: u64) {
-        for (which, n) in [(of(kind), u64::from(units)), (BYTES, bytes)] {
-            if self.has(which) {
-                self.full[which] = self.full[which].max(now.0).saturating_add(self.takes(which, n)).min(NEVER);
+        for (bucket, n) in [(Bucket::of(kind), u64::from(units)), (Bucket::Bytes, bytes)] {
+            if self.has(bucket) {
+                self.full[bucket.row()] =
+                    self.full[bucket.row()].max(now.0).saturating_add(self.takes(bucket, n)).min(NEVER);
             }
         }
-    }
-}
-
-#[inline]
-fn of(kind: Kind) -> usize {
-    match kind {
-        Kind::Requests => REQUESTS,
-        Kind::Packets => PACKETS,
     }
 }
 

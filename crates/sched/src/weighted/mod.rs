@@ -19,7 +19,9 @@
 mod bypass;
 mod calendar;
 mod deferred;
+mod index;
 mod limit;
+mod list;
 mod policy;
 mod tenant;
 mod tree;
@@ -29,20 +31,19 @@ mod wheel;
 use bypass::Bypass;
 use calendar::{Calendar, SCALE, SLOT};
 use deferred::LastDeferred;
-use tenant::{State, Tenant};
+use index::{BackEndIndex, QueueIndex, Table, TenantIndex};
+use list::{List, READY};
+use tenant::{Lane, State, Tenant};
 use tree::Tree;
 pub use tuning::Tuning;
 use wheel::Wheel;
 
-use crate::list::{LINE, List};
 use crate::{Cost, LatencyClass, Nanos, Placement, QueueId, Share, TenantId};
 
 /// Timers that one decision expires at most; the next decision expires the rest.
 const TIMERS: usize = 4;
 /// Tenants that one decision finds throttled or at a full back end at most; then the caller asks again.
 const TRIES: usize = 16;
-/// The lane of [`LatencyClass::Normal`].
-const LANE: usize = 1;
 /// Waiting devices that one completion makes runnable at most.
 const RELEASES: usize = 2;
 
@@ -50,20 +51,20 @@ const RELEASES: usize = 2;
 #[derive(Debug)]
 pub struct Weighted {
     tuning: Tuning,
-    tenants: Vec<Tenant>,
+    tenants: Table<TenantIndex, Tenant>,
     tree: Tree,
     calendar: Calendar,
     /// Tenants that go first, by class: [`LatencyClass::Latency`] and [`LatencyClass::Normal`].
-    lanes: [List<LINE>; 2],
+    lanes: [List<TenantIndex, READY>; Lane::COUNT],
     wheel: Wheel,
     /// The tenant that has work while no other has.
-    solo: Option<u32>,
+    solo: Option<TenantIndex>,
     /// The tenant whose grant was not charged yet.
-    running: Option<u32>,
+    running: Option<TenantIndex>,
     /// The running tenant came from a lane, or would have if another tenant had work.
     runs_first: bool,
     /// The tenant charged last, if its grant was preempted and it ran in its turn: it has a remainder.
-    cut: Option<u32>,
+    preempted: Option<TenantIndex>,
     /// Runnable tenants, with the running one.
     runnable: u32,
     /// The lone queue, while no other has brought work lately.
@@ -103,15 +104,15 @@ impl Weighted {
         let tuning = Tuning { grant: tuning.grant.max(Nanos(1)), alone: tuning.alone.max(tuning.grant), ..tuning };
         Weighted {
             tuning,
-            tenants: Vec::new(),
+            tenants: Table::default(),
             tree: Tree::default(),
             calendar: Calendar::new(),
-            lanes: [List::default(); 2],
+            lanes: [List::default(); Lane::COUNT],
             wheel: Wheel::new(),
             solo: None,
             running: None,
             runs_first: false,
-            cut: None,
+            preempted: None,
             runnable: 0,
             bypass: None,
             latest: None,
@@ -132,68 +133,68 @@ impl Weighted {
     }
 
     fn make_tenant(&mut self, tenant: TenantId) {
-        let last = usize::from(tenant.0);
-        while self.tenants.len() <= last {
+        let tag = self.calendar.now();
+        self.tenants.grow_to(tenant.into(), || {
             let mut new = Tenant::new(Share::default());
-            new.tag = self.calendar.now();
-            self.tenants.push(new);
-        }
+            new.tag = tag;
+            new
+        });
     }
 
     /// Counts a queue that is on this core now.
     #[cold]
     fn arrive(&mut self, queue: QueueId) {
-        if self.tree.queues[queue.index as usize].is_present {
+        if self.tree.queues[queue.into()].is_present {
             return;
         }
         if !self.tree.has(queue.tenant) {
-            let tenant = &self.tenants[usize::from(queue.tenant.0)];
+            let tenant = &self.tenants[queue.tenant.into()];
             self.calendar.count(true, tenant.weight(), tenant.guaranteed());
         }
-        self.tree.arrive(queue.index);
+        self.tree.arrive(queue.into());
     }
 
     /// Counts a queue that is no longer on this core, of whichever tenant.
-    fn depart(&mut self, index: u32) {
-        if !self.tree.depart(index) {
+    fn depart(&mut self, queue: QueueIndex) {
+        if !self.tree.depart(queue) {
             return;
         }
-        let tenant = self.tree.queues[index as usize].tenant;
+        let tenant = self.tree.queues[queue].tenant;
         if !self.tree.has(tenant) {
-            let tenant = &self.tenants[usize::from(tenant.0)];
+            let tenant = &self.tenants[tenant.into()];
             self.calendar.count(false, tenant.weight(), tenant.guaranteed());
         }
     }
 
     /// Takes a tenant out of the list that it is in, and makes it idle.
-    fn dequeue(&mut self, index: u32) {
-        let tenant = &mut self.tenants[index as usize];
+    fn dequeue(&mut self, index: TenantIndex) {
+        let tenant = &mut self.tenants[index];
         if std::mem::take(&mut tenant.has_timer) {
             self.wheel.remove(&mut self.tenants, index);
         }
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         match std::mem::replace(&mut tenant.state, State::Idle) {
             State::Idle | State::Deferred | State::Throttled => return,
             State::Running => self.running = None,
             State::Solo => self.solo = None,
             State::Lane => {
                 let lane = tenant.lane();
-                self.lanes[lane].remove(&mut self.tenants, index);
+                self.lanes[lane as usize].remove(&mut self.tenants, index);
             }
             State::Calendar => self.calendar.remove(&mut self.tenants, index),
         }
         self.runnable -= 1;
-        self.calendar.leave(self.tenants[index as usize].weight());
+        self.calendar.leave(self.tenants[index].weight());
     }
 
     /// Enqueues a tenant that had nothing to run and has work now.
     #[inline(never)]
-    fn wake(&mut self, now: Nanos, index: u32) {
-        match self.tenants[index as usize].state {
+    fn wake(&mut self, now: Nanos, index: TenantIndex) {
+        match self.tenants[index].state {
             State::Idle | State::Deferred => {}
             State::Throttled => {
                 self.dequeue(index);
-                self.tenants[index as usize].state = self.deferred.idle(index);
+                self.tenants[index].state = self.deferred.idle(index);
             }
             State::Lane | State::Calendar | State::Running | State::Solo => return,
         }
@@ -203,9 +204,9 @@ impl Weighted {
 
     /// Bounds the lag of a tenant that had no work. Returns whether it goes first.
     #[inline]
-    fn clamp_lag(&mut self, now: Nanos, index: u32) -> bool {
+    fn clamp_lag(&mut self, now: Nanos, index: TenantIndex) -> bool {
         let virtual_now = self.calendar.now();
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         let saved = match tenant.latency() {
             LatencyClass::Background => 0,
             LatencyClass::Latency => {
@@ -216,7 +217,7 @@ impl Weighted {
         };
         let saved = if tenant.state == State::Deferred { self.deferred.saves(now, index, saved) } else { saved };
         let is_first = self.goes_first(now, index);
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         is_first
     }
@@ -226,11 +227,11 @@ impl Weighted {
     /// has passed the slot of its tag: it may be one of them, with no more work at once than a grant takes. The
     /// remainder of a preempted grant keeps its place, too.
     #[inline]
-    fn goes_first(&self, now: Nanos, index: u32) -> bool {
-        let tenant = &self.tenants[index as usize];
+    fn goes_first(&self, now: Nanos, index: TenantIndex) -> bool {
+        let tenant = &self.tenants[index];
         let least = self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
         tenant.tag < self.calendar.now()
-            && self.cut != Some(index)
+            && self.preempted != Some(index)
             && tenant.latency() != LatencyClass::Background
             && !Self::continues_turn(&self.calendar, tenant, now, least)
     }
@@ -247,11 +248,11 @@ impl Weighted {
     /// Enqueues an idle tenant: in a lane or the calendar if it is runnable, in the wheel if it is throttled. `counts`:
     /// its weight is among those of the backlogged tenants already.
     #[inline(never)]
-    fn enqueue(&mut self, now: Nanos, index: u32, is_first: bool, counts: bool) {
-        if !self.tenants[index as usize].limited.is_empty() {
+    fn enqueue(&mut self, now: Nanos, index: TenantIndex, is_first: bool, counts: bool) {
+        if !self.tenants[index].limited.is_empty() {
             self.tree.unlimit(&mut self.tenants, index, now);
         }
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         tenant.was_in_lane = is_first;
         if tenant.devices.is_empty() {
             if counts {
@@ -282,16 +283,16 @@ impl Weighted {
 
     /// Enqueues the only tenant with work, which is not the only one any more.
     #[inline(never)]
-    fn end_solo(&mut self, now: Nanos, index: u32) {
-        let tenant = &self.tenants[index as usize];
+    fn end_solo(&mut self, now: Nanos, index: TenantIndex) {
+        let tenant = &self.tenants[index];
         let is_first = tenant.was_in_lane && tenant.tag < self.calendar.now();
         self.enqueue_contended(now, index, is_first);
     }
 
     /// As [`enqueue`](Self::enqueue) for a runnable [plain](Tenant::is_plain) tenant, whose weight counts already.
     #[inline(always)]
-    fn enqueue_plain(&mut self, now: Nanos, index: u32, is_first: bool) {
-        let tenant = &mut self.tenants[index as usize];
+    fn enqueue_plain(&mut self, now: Nanos, index: TenantIndex, is_first: bool) {
+        let tenant = &mut self.tenants[index];
         tenant.was_in_lane = is_first;
         self.runnable += 1;
         if self.runnable == 1 {
@@ -302,13 +303,13 @@ impl Weighted {
         if let Some(other) = self.solo.take() {
             self.end_solo(now, other);
         }
-        self.insert(index, is_first, LANE);
+        self.insert(index, is_first, Lane::Normal);
     }
 
     /// Enqueues a runnable tenant beside others.
     #[inline(never)]
-    fn enqueue_contended(&mut self, now: Nanos, index: u32, is_first: bool) {
-        let tenant = &self.tenants[index as usize];
+    fn enqueue_contended(&mut self, now: Nanos, index: TenantIndex, is_first: bool) {
+        let tenant = &self.tenants[index];
         let (has_timed, lane) = (tenant.has_timed(), tenant.lane());
         self.insert(index, is_first || has_timed && tenant.is_owed(now), lane);
         if has_timed {
@@ -318,11 +319,11 @@ impl Weighted {
 
     /// Into its lane if it goes first, otherwise into the calendar.
     #[inline(always)]
-    fn insert(&mut self, index: u32, is_first: bool, lane: usize) {
-        let tenant = &mut self.tenants[index as usize];
+    fn insert(&mut self, index: TenantIndex, is_first: bool, lane: Lane) {
+        let tenant = &mut self.tenants[index];
         if is_first {
             tenant.state = State::Lane;
-            self.lanes[lane].push_back(&mut self.tenants, index);
+            self.lanes[lane as usize].push_back(&mut self.tenants, index);
         } else {
             tenant.state = State::Calendar;
             self.calendar.insert(&mut self.tenants, index);
@@ -331,8 +332,8 @@ impl Weighted {
 
     /// Sets a tenant's timer to when its guarantee is owed, or its limit opens.
     #[inline(never)]
-    fn set_timer(&mut self, now: Nanos, index: u32) {
-        let tenant = &mut self.tenants[index as usize];
+    fn set_timer(&mut self, now: Nanos, index: TenantIndex) {
+        let tenant = &mut self.tenants[index];
         let owed = if tenant.state == State::Calendar { tenant.owed_at() } else { None };
         let opens = (!tenant.limited.is_empty()).then(|| tenant.limiter.opens_next(now));
         let at = match (owed, opens) {
@@ -346,10 +347,10 @@ impl Weighted {
 
     /// Enqueues the running tenant again, or makes it idle.
     #[inline(always)]
-    fn requeue(&mut self, now: Nanos, index: u32) {
+    fn requeue(&mut self, now: Nanos, index: TenantIndex) {
         self.running = None;
         self.runnable -= 1;
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         // A tenant that ran in its turn had not waited for work, though its tag may be a little behind.
         let is_first = tenant.was_in_lane && tenant.tag < self.calendar.now();
         tenant.state = State::Idle;
@@ -369,9 +370,9 @@ impl Weighted {
     fn expire_timers(&mut self, now: Nanos) {
         for _ in 0..TIMERS {
             let Some(index) = self.wheel.pop(&mut self.tenants, now) else { return };
-            self.tenants[index as usize].has_timer = false;
+            self.tenants[index].has_timer = false;
             self.tree.unlimit(&mut self.tenants, index, now);
-            let tenant = &self.tenants[index as usize];
+            let tenant = &self.tenants[index];
             match tenant.state {
                 State::Throttled if !tenant.devices.is_empty() => self.wake(now, index),
                 State::Calendar if tenant.is_owed(now) => {
@@ -384,7 +385,7 @@ impl Weighted {
     }
 
     /// Makes devices runnable that wait for room at a back end.
-    fn release(&mut self, now: Nanos, back_end: u32) {
+    fn release(&mut self, now: Nanos, back_end: BackEndIndex) {
         for _ in 0..RELEASES {
             let Some(tenant) = self.tree.release(&mut self.tenants, back_end) else { return };
             self.wake(now, tenant);
@@ -393,9 +394,9 @@ impl Weighted {
 
     /// Places a queue of a known tenant. Its requests at another back end before make room there.
     fn place_queue(&mut self, now: Nanos, queue: QueueId, placement: Option<Placement>) {
-        let before = self.tree.back_end_of(queue.index);
-        let weight = self.tenants[usize::from(queue.tenant.0)].weight();
-        self.depart(queue.index);
+        let before = self.tree.back_end_of(queue.into());
+        let weight = self.tenants[queue.tenant.into()].weight();
+        self.depart(queue.into());
         self.tree.place(queue, weight, placement);
         self.arrive(queue);
         if let Some(back_end) = before {
@@ -411,8 +412,8 @@ impl Weighted {
 
     /// Whether a tenant without work would go before others if it had some.
     #[inline]
-    fn goes_first_on_wakeup(&self, index: u32) -> bool {
-        self.tenants.get(index as usize).is_some_and(|tenant| {
+    fn goes_first_on_wakeup(&self, index: TenantIndex) -> bool {
+        self.tenants.get(index).is_some_and(|tenant| {
             matches!(tenant.state, State::Idle | State::Deferred)
                 && (self.goes_first(self.last, index) || tenant.is_owed(self.last))
         })
@@ -432,9 +433,9 @@ impl Weighted {
 
     /// Dequeues the next tenant.
     #[inline]
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<TenantIndex> {
         if let Some(index) = self.solo.take() {
-            let tenant = &self.tenants[index as usize];
+            let tenant = &self.tenants[index];
             self.runs_first = tenant.was_in_lane;
             if !tenant.was_in_lane {
                 self.calendar.advance(tenant.tag, tenant.class());

@@ -2,6 +2,7 @@
 
 use super::bypass::Bypass;
 use super::calendar::SCALE;
+use super::index::{QueueIndex, TenantIndex};
 use super::tenant::{State, Tenant};
 use super::{TRIES, Weighted};
 use crate::{
@@ -21,7 +22,7 @@ impl Weighted {
         }
         let number = match self.tree.find(queue) {
             Some(number) => {
-                if !self.tree.queues[number as usize].is_present {
+                if !self.tree.queues[number].is_present {
                     self.arrive(queue);
                 }
                 number
@@ -29,14 +30,14 @@ impl Weighted {
             None => {
                 self.make_tenant(queue.tenant);
                 self.place_queue(now, queue, None);
-                queue.index
+                QueueIndex::from(queue)
             }
         };
-        let tenant = &mut self.tenants[usize::from(queue.tenant.0)];
+        let tenant = &mut self.tenants[queue.tenant.into()];
         if !self.tree.add(tenant, number, work.units, work.bytes) {
             return;
         }
-        let index = queue.tenant.0.into();
+        let index = queue.tenant.into();
         if tenant.state != State::Idle || !tenant.is_plain() {
             return self.wake(now, index);
         }
@@ -44,7 +45,7 @@ impl Weighted {
         let least = virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
         // As `goes_first`, without what a plain one has not.
         let is_first = tenant.tag < virtual_now
-            && self.cut != Some(index)
+            && self.preempted != Some(index)
             && !Self::continues_turn(&self.calendar, tenant, now, least);
         tenant.tag = tenant.tag.max(least);
         self.calendar.enter(tenant.weight());
@@ -63,11 +64,11 @@ impl Weighted {
             let Some(index) = self.next() else {
                 return self.wheel.next().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)));
             };
-            if self.tenants[index as usize].has_timer {
-                self.tenants[index as usize].has_timer = false;
+            if self.tenants[index].has_timer {
+                self.tenants[index].has_timer = false;
                 self.wheel.remove(&mut self.tenants, index);
             }
-            let tenant = &mut self.tenants[index as usize];
+            let tenant = &mut self.tenants[index];
             let Some(chosen) = self.tree.choose(tenant, index, now) else {
                 self.cannot_run(now, index);
                 continue;
@@ -82,7 +83,7 @@ impl Weighted {
             // Other tenants that go first may wait behind this one, so its grant is short. A grant in turn can be long,
             // as it is preempted for those.
             let length = if self.runs_first || is_urgent { patience } else { self.tuning.alone };
-            let queue = &self.tree.queues[chosen.queue as usize];
+            let queue = &self.tree.queues[chosen.queue];
             let mut units = Self::fitting(length, queue.unit, chosen.most);
             self.is_long = u64::from(queue.unit) * u64::from(units) > patience.0;
             if tenant.is_limited() {
@@ -90,7 +91,7 @@ impl Weighted {
                 units = tenant.limiter.units(now, queue.kind, bytes, units);
             }
             self.tree.take(tenant, chosen.queue, units);
-            let queue = QueueId { tenant: TenantId(index as u16), index: chosen.queue };
+            let queue = chosen.queue.of(index);
             return Decision::Run(Grant { queue, units });
         }
         Decision::IdleUntil(now)
@@ -98,15 +99,15 @@ impl Weighted {
 
     /// Requeues a tenant with a grant that was never charged.
     #[cold]
-    fn requeue_uncharged(&mut self, now: Nanos, index: u32) {
+    fn requeue_uncharged(&mut self, now: Nanos, index: TenantIndex) {
         self.requeue(now, index);
     }
 
     /// Requeues a tenant that is throttled, or has full back ends.
     #[cold]
-    fn cannot_run(&mut self, now: Nanos, index: u32) {
+    fn cannot_run(&mut self, now: Nanos, index: TenantIndex) {
         self.runnable -= 1;
-        let tenant = &mut self.tenants[index as usize];
+        let tenant = &mut self.tenants[index];
         tenant.state = State::Idle;
         tenant.ran(now, false);
         self.enqueue(now, index, false, true);
@@ -118,15 +119,15 @@ impl Weighted {
     #[inline(never)]
     fn charge_among(&mut self, now: Nanos, grant: Grant, cost: Cost, total: u64) {
         let Some(number) = self.tree.find(grant.queue) else { return };
-        let index = u32::from(grant.queue.tenant.0);
-        let tenant = &mut self.tenants[index as usize];
+        let index = TenantIndex::from(grant.queue.tenant);
+        let tenant = &mut self.tenants[index];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
         // The remainder is made ready after this charge: it is no new work.
-        self.cut = (cost.units < grant.units && !self.runs_first).then_some(index);
+        self.preempted = (cost.units < grant.units && !self.runs_first).then_some(index);
         self.calendar.pass(total, (!self.runs_first).then_some((tenant.tag, tenant.class())));
         if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.
-            tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);
+            tenant.limiter.took(now.max(self.last), self.tree.queues[number].kind, cost.units, cost.bytes);
         }
         let back_end = self.tree.charge(number, total, cost);
         if self.running == Some(index) {
@@ -145,14 +146,14 @@ impl TenantScheduler for Weighted {
     fn configure(&mut self, tenant: TenantId, share: Share) {
         self.end_bypass(self.last);
         self.make_tenant(tenant);
-        let index = u32::from(tenant.0);
-        let was_in_lane = self.tenants[index as usize].was_in_lane;
+        let index = TenantIndex::from(tenant);
+        let was_in_lane = self.tenants[index].was_in_lane;
         let is_running = self.running == Some(index);
         if !is_running {
             self.dequeue(index);
         }
         let is_present = self.tree.has(tenant);
-        let record = &mut self.tenants[index as usize];
+        let record = &mut self.tenants[index];
         if is_running {
             self.calendar.leave(record.weight());
         }
@@ -165,12 +166,12 @@ impl TenantScheduler for Weighted {
         if is_running {
             self.calendar.enter(record.weight());
         }
-        self.tree.weigh(tenant, record.weight());
+        self.tree.weigh(index, record.weight());
         // Its debt is bounded as that of its new class.
         record.tag = record.tag.min(self.calendar.latest(record.class()));
         self.tree.unlimit(&mut self.tenants, index, self.last);
         if !is_running {
-            let is_first = was_in_lane && self.tenants[index as usize].tag < self.calendar.now();
+            let is_first = was_in_lane && self.tenants[index].tag < self.calendar.now();
             self.enqueue(self.last, index, is_first, false);
         }
     }
@@ -226,9 +227,9 @@ impl TenantScheduler for Weighted {
         self.end_bypass(now);
         let Some(number) = self.tree.find(queue) else { return };
         self.depart(number);
-        let index = u32::from(queue.tenant.0);
-        self.tree.cancel(&mut self.tenants[index as usize], number);
-        let tenant = &self.tenants[index as usize];
+        let index = TenantIndex::from(queue.tenant);
+        self.tree.cancel(&mut self.tenants[index], number);
+        let tenant = &self.tenants[index];
         if tenant.devices.is_empty() && tenant.state != State::Running {
             self.dequeue(index);
             self.enqueue(now, index, false, false);
@@ -239,7 +240,7 @@ impl TenantScheduler for Weighted {
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        Account { limited: self.tree.limited(now, tenant.0.into()) }
+        Account { limited: self.tree.limited(now, tenant.into()) }
     }
 }
 
@@ -254,13 +255,13 @@ impl Preemption for Weighted {
     #[inline]
     fn wakeup_preempt(&self, tenant: TenantId) -> bool {
         let is_urgent = |tenant: &Tenant| tenant.latency() == LatencyClass::Latency;
-        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|record| {
+        let comes = self.tenants.get(tenant.into()).is_some_and(|record| {
             is_urgent(record)
                 && matches!(record.state, State::Idle | State::Deferred)
-                && self.goes_first(self.last, tenant.0.into())
+                && self.goes_first(self.last, tenant.into())
         });
         let running = self.running.or(self.bypass.as_ref().map(Bypass::tenant));
-        let running = running.and_then(|index| self.tenants.get(index as usize));
+        let running = running.and_then(|index| self.tenants.get(index));
         comes && !running.is_some_and(|running| is_urgent(running) && running.was_in_lane)
     }
 
@@ -276,7 +277,7 @@ impl Preemption for Weighted {
     /// For a tenant that would go before others, unless the running one does.
     #[inline]
     fn tick_preempt(&self, tenant: TenantId) -> bool {
-        let running = self.running.and_then(|index| self.tenants.get(index as usize));
-        self.goes_first_on_wakeup(tenant.0.into()) && !running.is_some_and(|tenant| tenant.was_in_lane)
+        let running = self.running.and_then(|index| self.tenants.get(index));
+        self.goes_first_on_wakeup(tenant.into()) && !running.is_some_and(|tenant| tenant.was_in_lane)
     }
 }

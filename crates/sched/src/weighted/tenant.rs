@@ -1,8 +1,10 @@
 //! A tenant's record on one core.
 
-use super::calendar::{Calendar, LARGEST_WEIGHT};
+use super::calendar::{LARGEST_WEIGHT, Slot, WeightClass};
+use super::index::{DeviceIndex, TenantIndex};
 use super::limit::Limiter;
-use crate::list::{LINE, Link, Linked, List, TIMER};
+use super::list::{Link, Linked, List, READY, TIMER};
+use super::wheel::TimerSlot;
 use crate::{LatencyClass, Nanos, Share};
 
 /// Where a tenant is.
@@ -23,6 +25,17 @@ pub(super) enum State {
     Running,
 }
 
+/// Where a tenant waits that goes first, by its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Latency,
+    Normal,
+}
+
+impl Lane {
+    pub(super) const COUNT: usize = 2;
+}
+
 /// One tenant on one core. What each decision and charge look at is in the first cache line, in this order; a limit is
 /// in the second, and not looked at where there is none.
 #[derive(Debug)]
@@ -30,12 +43,12 @@ pub(super) enum State {
 pub(super) struct Tenant {
     /// Its virtual time: what it has had, over its weight.
     pub(super) tag: u64,
-    line: Link,
-    timer: Link,
+    ready: Link<TenantIndex>,
+    timer: Link<TenantIndex>,
     /// Its devices that can run.
-    pub(super) devices: List<LINE>,
+    pub(super) devices: List<DeviceIndex, READY>,
     /// Its devices that are at a limit.
-    pub(super) limited: List<LINE>,
+    pub(super) limited: List<DeviceIndex, READY>,
     /// When all of its guarantee is there again.
     guaranteed: u64,
     /// What a nanosecond of cost takes of its guarantee, in 2^-10 ns; 0: it has none.
@@ -46,11 +59,11 @@ pub(super) struct Tenant {
     rest: u16,
     /// Its class of weights, above that its latency class, and above that whether it has limits.
     grade: u8,
-    /// Its slot of the calendar; [when](Tenant::moment) its last grant was, if it had that in its turn and is in no
-    /// calendar.
-    pub(super) slot: u8,
+    /// In the calendar, its [slot](Tenant::slot) there; otherwise [when](Tenant::moment) its last grant was, if it had
+    /// that in its turn.
+    slot_or_moment: u8,
     /// Its slot of the wheel where it has a timer.
-    pub(super) timer_slot: u8,
+    pub(super) timer_slot: TimerSlot,
     pub(super) has_timer: bool,
     pub(super) state: State,
     /// It was in a lane when it ran, or goes first if it has work.
@@ -73,7 +86,7 @@ const LIMITED: u8 = 1 << 7;
 /// A tenant that had a turn no longer ago than this, nanoseconds, and has work again may be one that is always
 /// backlogged: a guest's answer to a completion takes less.
 const JUST: u64 = 1 << 15;
-/// The bit of a [`slot`](Tenant::slot) that is a time.
+/// The bit of [`slot_or_moment`](Tenant::slot_or_moment) that tells a time from a slot.
 const MOMENT: u8 = 1 << 7;
 
 /// The most of a guarantee that is saved up, nanoseconds of time.
@@ -83,15 +96,15 @@ impl Tenant {
     pub(super) fn new(share: Share) -> Tenant {
         let mut tenant = Tenant {
             tag: 0,
-            line: Link::default(),
+            ready: Link::default(),
             timer: Link::default(),
             devices: List::default(),
             limited: List::default(),
             rest: 0,
             per_weight: 0,
             grade: 0,
-            slot: 0,
-            timer_slot: 0,
+            slot_or_moment: 0,
+            timer_slot: TimerSlot::default(),
             has_timer: false,
             state: State::Idle,
             was_in_lane: false,
@@ -106,7 +119,7 @@ impl Tenant {
     /// A new share at `now`, for a tenant that is in no list.
     pub(super) fn set(&mut self, now: Nanos, share: Share) {
         self.per_weight = ONE / share.weight.clamp(1, LARGEST_WEIGHT);
-        self.grade = Calendar::class(share.weight) | ((share.class as u8) << CLASS_BITS);
+        self.grade = WeightClass::of(share.weight).0 | ((share.class as u8) << CLASS_BITS);
         self.rest = 0;
         self.limiter.set(now, share.limits);
         if self.limiter.is_limited() {
@@ -118,8 +131,8 @@ impl Tenant {
 
     /// Its class of weights.
     #[inline]
-    pub(super) fn class(&self) -> u8 {
-        self.grade & ((1 << CLASS_BITS) - 1)
+    pub(super) fn class(&self) -> WeightClass {
+        WeightClass(self.grade & ((1 << CLASS_BITS) - 1))
     }
 
     #[inline]
@@ -146,8 +159,19 @@ impl Tenant {
 
     /// Its lane.
     #[inline]
-    pub(super) fn lane(&self) -> usize {
-        usize::from((self.grade & !LIMITED) >> CLASS_BITS != LatencyClass::Latency as u8)
+    pub(super) fn lane(&self) -> Lane {
+        if (self.grade & !LIMITED) >> CLASS_BITS == LatencyClass::Latency as u8 { Lane::Latency } else { Lane::Normal }
+    }
+
+    /// Its slot of the calendar that it is in.
+    #[inline]
+    pub(super) fn slot(&self) -> Slot {
+        Slot(self.slot_or_moment)
+    }
+
+    #[inline]
+    pub(super) fn set_slot(&mut self, slot: Slot) {
+        self.slot_or_moment = slot.0;
     }
 
     /// Its weight: what was rounded down twice is what it was, below 2^15.
@@ -170,14 +194,14 @@ impl Tenant {
     /// It had a grant until `now`, in its turn or not.
     #[inline]
     pub(super) fn ran(&mut self, now: Nanos, is_turn: bool) {
-        self.slot = if is_turn { Self::moment(now) } else { 0 };
+        self.slot_or_moment = if is_turn { Self::moment(now) } else { 0 };
     }
 
     /// Whether its last grant was [just](JUST) before `now`, and in its turn. Of one that is in no calendar. It looks
     /// so for a time like [`JUST`] of each 2 ms later on, too: there are seven bits for that.
     #[inline]
     pub(super) fn had_turn(&self, now: Nanos) -> bool {
-        self.slot & MOMENT != 0 && Self::moment(now).wrapping_sub(self.slot) & !MOMENT <= 2
+        self.slot_or_moment & MOMENT != 0 && Self::moment(now).wrapping_sub(self.slot_or_moment) & !MOMENT <= 2
     }
 
     /// No slot of the calendar is one.
@@ -218,16 +242,16 @@ impl Tenant {
     }
 }
 
-impl Linked<LINE> for Tenant {
+impl Linked<TenantIndex, READY> for Tenant {
     #[inline]
-    fn link(&mut self) -> &mut Link {
-        &mut self.line
+    fn link(&mut self) -> &mut Link<TenantIndex> {
+        &mut self.ready
     }
 }
 
-impl Linked<TIMER> for Tenant {
+impl Linked<TenantIndex, TIMER> for Tenant {
     #[inline]
-    fn link(&mut self) -> &mut Link {
+    fn link(&mut self) -> &mut Link<TenantIndex> {
         &mut self.timer
     }
 }

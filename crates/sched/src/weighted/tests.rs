@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::index::RowIndex;
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
 use crate::{

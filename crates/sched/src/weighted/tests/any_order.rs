@@ -102,8 +102,8 @@ proptest! {
         }
         prop_assert!(waiting.values().all(|left| *left == 0), "{waiting:?} waits for ever");
         prop_assert_eq!((policy.runnable, policy.calendar.weights), (0, 0));
-        for pool in 0..2 {
-            prop_assert_eq!(policy.tree.pending(pool), 0);
+        for back_end in 0..2 {
+            prop_assert_eq!(policy.tree.pending(RowIndex::from_row(back_end)), 0);
         }
     }
 }

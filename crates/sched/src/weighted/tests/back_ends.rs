@@ -101,19 +101,19 @@ fn cancelled_work_is_never_granted_and_what_a_back_end_has_of_it_still_counts() 
         policy.charge(Nanos(5), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: grant.units });
     }
     assert_eq!(grants.iter().map(|grant| grant.units).sum::<u32>(), 4);
-    assert_eq!(policy.tree.pending(3), 4);
+    assert_eq!(policy.tree.pending(RowIndex::from_row(3)), 4);
     policy.cancel(Nanos(6), queue(0));
     for grant in grants {
         for _ in 0..grant.units {
             policy.complete(Nanos(7), grant, Cost { units: 1, ..Cost::default() });
         }
     }
-    assert_eq!(policy.tree.pending(3), 0);
+    assert_eq!(policy.tree.pending(RowIndex::from_row(3)), 0);
     while let Decision::Run(grant) = policy.decide(Nanos(8)) {
         assert_eq!(grant.queue, queue(1));
         policy.charge(Nanos(8), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: 0 });
     }
-    assert_eq!(policy.tree.queues[1].waiting, 0);
+    assert_eq!(policy.tree.queues[RowIndex::from_row(1)].waiting, 0);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_tenant_of_class_latency_below_its_share_preempts_a_grant() {
     assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(1)), "itself");
     assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(9)), "nobody");
     let mut beyond = in_a_grant(LatencyClass::Latency).0;
-    beyond.tenants[0].tag = beyond.calendar.now() + 1;
+    beyond.tenants[RowIndex::from_row(0)].tag = beyond.calendar.now() + 1;
     assert!(!beyond.wakeup_preempt(TenantId(0)), "one that has had its share");
 }
 
@@ -98,7 +98,7 @@ fn a_bypassed_queue_is_charged_when_another_has_work() {
     policy.ready(now, queue(0), Work { units: 7, bytes: 0 });
     policy.ready(now, queue(1), Work { units: 7, bytes: 0 });
     assert!(policy.bypass.is_none());
-    let tag = policy.tenants[0].tag;
+    let tag = policy.tenants[RowIndex::from_row(0)].tag;
     assert!(tag >= charged * SCALE - SLOT * SCALE, "{tag} of {}", charged * SCALE);
     let mut left = [7, 7];
     while let Decision::Run(grant) = policy.decide(now) {
@@ -151,7 +151,7 @@ fn the_remainder_of_a_preempted_grant_is_behind_what_preempted_it() {
     now = now + cost(1).time;
     policy.charge(now, ended, cost(1));
     // So far that it would go first if this were work that comes.
-    policy.tenants[0].tag = policy.calendar.now() - Weighted::CARRY.0 * SCALE;
+    policy.tenants[RowIndex::from_row(0)].tag = policy.calendar.now() - Weighted::CARRY.0 * SCALE;
     policy.ready(now, queue(0), work(7));
     policy.ready(now, queue(1), work(1));
     let Decision::Run(grant) = policy.decide(now) else { panic!("work is ready") };
