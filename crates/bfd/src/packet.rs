@@ -1,5 +1,6 @@
 //! The control packet (RFC 5880 §4.1).
 
+use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,19 @@ pub enum Diagnostic {
     AdministrativelyDown,
     /// A reason that the neighbour has and this side never gives: its number.
     Other(u8),
+}
+
+impl fmt::Display for Diagnostic {
+    /// As `status` shows it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Diagnostic::None => f.write_str("none"),
+            Diagnostic::DetectionTimeExpired => f.write_str("detection-time-expired"),
+            Diagnostic::NeighbourDown => f.write_str("neighbour-down"),
+            Diagnostic::AdministrativelyDown => f.write_str("administratively-down"),
+            Diagnostic::Other(number) => write!(f, "{number}"),
+        }
+    }
 }
 
 impl Diagnostic {

@@ -28,9 +28,13 @@ use softdpu_bfd::{
     ControlPacket, Diagnostic, MULTIHOP_PORT, SINGLE_HOP_PORT, SINGLE_HOP_TTL, SOURCE_PORTS, Session,
     SessionParameters, SessionSnapshot, State,
 };
+use softdpu_site as config;
+use softdpu_sys::ReapedFd;
 use softdpu_sys::hops::HopSocket;
 use softdpu_sys::netlink::Netlink;
 use softdpu_sys::wake::Doorbell;
+
+use crate::broker::Wire;
 
 /// Datagrams that are read before timers are looked at again: a flood delays no packet of ours.
 const BATCH: usize = 64;
@@ -42,6 +46,8 @@ const PORT_ATTEMPTS: usize = 64;
 const KEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of a datagram that are looked at.
 const LARGEST: usize = 64;
+/// What the sessions are called in the vault.
+const KEPT: &str = "bfd";
 /// Layout of what is kept.
 const KEPT_VERSION: u32 = 1;
 
@@ -57,18 +63,94 @@ pub(crate) struct SessionStatus {
 }
 
 impl SessionStatus {
+    /// As a session begins that an earlier process had. The route is looked up again.
+    fn of_kept(snapshot: &SessionSnapshot) -> SessionStatus {
+        let session = Session::resume(*snapshot, SessionParameters::default(), Duration::ZERO);
+        SessionStatus {
+            state: session.state(),
+            diagnostic: session.diagnostic(),
+            neighbour_is_admin_down: session.neighbour_state() == Some(State::AdminDown),
+            multihop: false,
+        }
+    }
+
     /// Whether the host may be taken as a next hop.
     pub(crate) fn forwards(&self) -> bool {
         self.state == State::Up || self.neighbour_is_admin_down
     }
 }
 
+/// The node's sessions, from when a group asks for the first.
+pub(crate) struct BfdSessions {
+    wire: Arc<Wire>,
+    addresses: Vec<IpAddr>,
+    wanted: Wanted,
+    thread: Option<Bfd>,
+}
+
+impl BfdSessions {
+    pub(crate) fn new(wire: Arc<Wire>) -> BfdSessions {
+        BfdSessions { wire, addresses: Vec::new(), wanted: Wanted::default(), thread: None }
+    }
+
+    /// The hosts with which there are to be sessions, from these tunnel end points of this node. The thread starts with the first host
+    /// and goes on with none, as its neighbours may be wanted again.
+    pub(crate) fn want(&mut self, mut hosts: Vec<IpAddr>, settings: config::Bfd, addresses: &[IpAddr]) {
+        hosts.sort_unstable();
+        hosts.dedup();
+        let parameters = SessionParameters { interval: settings.interval.0, multiplier: settings.multiplier };
+        let wanted = Wanted { hosts, parameters };
+        if self.addresses != addresses {
+            self.addresses = addresses.to_vec();
+            self.thread = None;
+        } else if self.wanted == wanted {
+            return;
+        }
+        self.wanted = wanted.clone();
+        match &self.thread {
+            Some(thread) => thread.want(wanted),
+            None if wanted.hosts.is_empty() || addresses.is_empty() => {}
+            None => self.start(wanted),
+        }
+    }
+
+    fn start(&mut self, wanted: Wanted) {
+        let kept = self.wire.kept_fd(KEPT);
+        let kept = kept.as_ref().map(|fd| fd.as_fd());
+        let wire = Arc::clone(&self.wire);
+        let keep = Box::new(move |fd: OwnedFd| {
+            if let Err(error) = wire.keep_fd(KEPT, Arc::new(ReapedFd::from(fd))) {
+                tracing::warn!(%error, "BFD sessions cannot be kept: a restart takes them down");
+            }
+        });
+        match Bfd::start(self.addresses.clone(), wanted, kept, keep) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => tracing::error!(%error, "BFD: no thread; members of groups with BFD get no packets"),
+        }
+    }
+
+    /// Readable when the state of a session changed.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.thread.as_ref().map(Bfd::bell)
+    }
+
+    /// Whether the state of a session changed since the last call.
+    pub(crate) fn changed(&self) -> bool {
+        self.thread.as_ref().is_some_and(Bfd::changed)
+    }
+
+    /// The sessions by host.
+    pub(crate) fn status(&self) -> BTreeMap<IpAddr, SessionStatus> {
+        self.thread.as_ref().map(Bfd::status).unwrap_or_default()
+    }
+}
+
 /// The thread that has the sessions. Dropping this ends it.
-pub(super) struct Bfd {
+struct Bfd {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 struct Wanted {
     hosts: Vec<IpAddr>,
     parameters: SessionParameters,
@@ -92,18 +174,23 @@ struct Kept {
 }
 
 /// Takes the descriptor of what is to be kept.
-pub(super) type Keep = Box<dyn Fn(OwnedFd) + Send>;
+type Keep = Box<dyn Fn(OwnedFd) + Send>;
 
 impl Bfd {
-    /// Starts the thread. `addresses` are this node's tunnel end points; `kept` is what an earlier process gave to `keep`.
-    pub(super) fn start(addresses: Vec<IpAddr>, kept: Option<BorrowedFd<'_>>, keep: Keep) -> io::Result<Bfd> {
+    /// Starts the thread and its first sessions. `addresses` are this node's tunnel end points; `kept` is what an earlier process
+    /// gave to `keep`: what was up then is up from the beginning.
+    fn start(addresses: Vec<IpAddr>, wanted: Wanted, kept: Option<BorrowedFd<'_>>, keep: Keep) -> io::Result<Bfd> {
+        let resumable = kept.map(read_kept).unwrap_or_default();
+        let status = resumable.iter().filter(|(host, _)| wanted.hosts.contains(host));
+        let status = status.map(|(host, snapshot)| (*host, SessionStatus::of_kept(snapshot))).collect();
         let shared = Arc::new(Shared {
-            wanted: Mutex::default(),
-            status: Mutex::default(),
+            wanted: Mutex::new(wanted),
+            status: Mutex::new(status),
             changed: Doorbell::new()?,
             woken: Doorbell::new()?,
             ended: AtomicBool::new(false),
         });
+        shared.woken.ring();
         let mut runner = Runner {
             shared: Arc::clone(&shared),
             addresses,
@@ -112,7 +199,7 @@ impl Bfd {
             receivers: Vec::new(),
             retry_at: None,
             hosts: BTreeMap::new(),
-            resumable: kept.map(read_kept).unwrap_or_default(),
+            resumable,
             parameters: SessionParameters::default(),
             keep,
             keep_at: None,
@@ -123,23 +210,23 @@ impl Bfd {
     }
 
     /// The hosts with which there are to be sessions, and at which interval.
-    pub(super) fn want(&self, hosts: Vec<IpAddr>, parameters: SessionParameters) {
-        *lock(&self.shared.wanted) = Wanted { hosts, parameters };
+    fn want(&self, wanted: Wanted) {
+        *lock(&self.shared.wanted) = wanted;
         self.shared.woken.ring();
     }
 
     /// Readable when the state of a session changed.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+    fn bell(&self) -> BorrowedFd<'_> {
         self.shared.changed.as_fd()
     }
 
     /// Whether the state of a session changed since the last call.
-    pub(super) fn changed(&self) -> bool {
+    fn changed(&self) -> bool {
         self.shared.changed.drain()
     }
 
     /// The sessions by host.
-    pub(super) fn status(&self) -> BTreeMap<IpAddr, SessionStatus> {
+    fn status(&self) -> BTreeMap<IpAddr, SessionStatus> {
         lock(&self.shared.status).clone()
     }
 }

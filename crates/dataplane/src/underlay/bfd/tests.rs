@@ -6,7 +6,7 @@ use super::*;
 fn node(address: &str, kept: Option<BorrowedFd<'_>>) -> (Bfd, Channel<OwnedFd>) {
     let (sender, receiver) = channel();
     let keep = Box::new(move |fd| drop(sender.send(fd)));
-    (Bfd::start(vec![address.parse().unwrap()], kept, keep).unwrap(), receiver)
+    (Bfd::start(vec![address.parse().unwrap()], Wanted::default(), kept, keep).unwrap(), receiver)
 }
 
 fn fast() -> SessionParameters {
@@ -29,8 +29,8 @@ fn wait(bfd: &Bfd, host: &str, state: State) -> SessionStatus {
 fn two_nodes_come_up_and_one_that_ends_is_noticed() {
     let (one, _kept) = node("127.77.0.1", None);
     let (other, _kept_too) = node("127.77.0.2", None);
-    one.want(vec!["127.77.0.2".parse().unwrap()], fast());
-    other.want(vec!["127.77.0.1".parse().unwrap()], fast());
+    one.want(Wanted { hosts: vec!["127.77.0.2".parse().unwrap()], parameters: fast() });
+    other.want(Wanted { hosts: vec!["127.77.0.1".parse().unwrap()], parameters: fast() });
     let status = wait(&one, "127.77.0.2", State::Up);
     assert!(status.forwards() && !status.multihop);
     wait(&other, "127.77.0.1", State::Up);
@@ -39,7 +39,7 @@ fn two_nodes_come_up_and_one_that_ends_is_noticed() {
     let status = wait(&one, "127.77.0.2", State::Down);
     assert_eq!(status.diagnostic, Diagnostic::DetectionTimeExpired);
     assert!(!status.forwards());
-    one.want(Vec::new(), fast());
+    one.want(Wanted { hosts: Vec::new(), parameters: fast() });
     let deadline = Instant::now() + Duration::from_secs(10);
     while !one.status().is_empty() {
         assert!(Instant::now() < deadline, "the session that is no longer wanted is still there after 10 s");
@@ -51,9 +51,9 @@ fn two_nodes_come_up_and_one_that_ends_is_noticed() {
 fn a_data_plane_that_follows_another_keeps_the_session_up() {
     let slow = SessionParameters { interval: Duration::from_millis(300), multiplier: 10 };
     let (other, _kept) = node("127.77.0.4", None);
-    other.want(vec!["127.77.0.3".parse().unwrap()], slow);
+    other.want(Wanted { hosts: vec!["127.77.0.3".parse().unwrap()], parameters: slow });
     let (one, kept) = node("127.77.0.3", None);
-    one.want(vec!["127.77.0.4".parse().unwrap()], slow);
+    one.want(Wanted { hosts: vec!["127.77.0.4".parse().unwrap()], parameters: slow });
     wait(&one, "127.77.0.4", State::Up);
     wait(&other, "127.77.0.3", State::Up);
     let last = kept.recv_timeout(Duration::from_secs(5)).unwrap();
@@ -64,7 +64,7 @@ fn a_data_plane_that_follows_another_keeps_the_session_up() {
     let (one, _kept) = loop {
         // The port is free when the thread has ended.
         let (one, kept) = node("127.77.0.3", Some(last.as_fd()));
-        one.want(vec!["127.77.0.4".parse().unwrap()], slow);
+        one.want(Wanted { hosts: vec!["127.77.0.4".parse().unwrap()], parameters: slow });
         std::thread::sleep(Duration::from_millis(100));
         if one.status().values().any(|status| status.state == State::Up) {
             break (one, kept);
@@ -83,7 +83,7 @@ fn a_data_plane_that_follows_another_keeps_the_session_up() {
 fn a_packet_from_further_away_is_not_taken_over_one_hop() {
     let (one, _kept) = node("127.77.0.5", None);
     let host: IpAddr = "127.77.0.6".parse().unwrap();
-    one.want(vec![host], fast());
+    one.want(Wanted { hosts: vec![host], parameters: fast() });
     let send = |hop_limit: u8| {
         let socket = HopSocket::bind(SocketAddr::new(host, 0), hop_limit).unwrap();
         let down = ControlPacket {
