@@ -104,7 +104,7 @@ extern "C" fn handler(_signal: libc::c_int, info: *mut libc::siginfo_t, _context
 /// Replaces a mapping by zeroes that no core dump has. In signal context.
 ///
 /// # Safety
-/// The users of the range only copy, and bear that its bytes change.
+/// The range is a mapping. Its users only copy, and bear that its bytes change.
 unsafe fn map_zeroes(base: usize, len: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: as the caller promises.

@@ -201,7 +201,7 @@ mod tests {
     /// A value that reports its drop.
     struct ReportsDrop(mpsc::Sender<std::thread::ThreadId>);
 
-    impl Drop for Told {
+    impl Drop for ReportsDrop {
         fn drop(&mut self) {
             self.0.send(std::thread::current().id()).expect("the test waits");
         }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_value_is_dropped_on_another_thread() {
         let (dropped, drops) = mpsc::channel();
-        reap(Told(dropped));
+        reap(ReportsDrop(dropped));
         let thread = drops.recv_timeout(Duration::from_secs(10)).expect("it is dropped");
         assert_ne!(thread, std::thread::current().id());
     }
@@ -235,7 +235,7 @@ mod tests {
         sockets.into_iter().for_each(|socket| drop(ReapedFd::from(socket)));
         assert!(start.elapsed() < Duration::from_secs(1), "{:?} to drop", start.elapsed());
         let (dropped, drops) = mpsc::channel();
-        reap(Told(dropped));
+        reap(ReportsDrop(dropped));
         drops.recv_timeout(Duration::from_secs(20)).expect("what came later is dropped");
     }
 

@@ -106,8 +106,8 @@ fn counts(incarnation: u32, is_last: bool, rules: [u64; 2]) -> FunctionReport {
 #[test]
 fn counts_of_rules_that_stay_go_on_and_no_report_is_counted_twice() {
     let (_, kind) = prepare(&firewall(&[80, 22]), None).unwrap();
-    let mut state = State::new(&firewall(&[80, 22]), kind, Arc::default());
-    let packets = |state: &State, config: &config::Function| {
+    let mut state = FunctionState::new(&firewall(&[80, 22]), kind, Arc::default());
+    let packets = |state: &FunctionState, config: &config::Function| {
         let firewall = state.status(config, Vec::new()).firewall.unwrap();
         let rules = firewall.rules.iter().map(|rule| (rule.rule.clone(), rule.packets)).collect::<Vec<_>>();
         (rules, firewall.default.packets)
@@ -147,7 +147,7 @@ fn what_was_seen_before_a_change_goes_to_the_collector_before_it() {
         FunctionReport::new(id, CoreIndex(0), vec![Output::Flows(vec![record])], is_last)
     };
     let (_, kind) = prepare(&monitor("m", &before), None).unwrap();
-    let mut state = State::new(&monitor("m", &before), kind, Arc::default());
+    let mut state = FunctionState::new(&monitor("m", &before), kind, Arc::default());
     let (_, kind) = prepare(&monitor("m", &after), None).unwrap();
     state.replace(&monitor("m", &after), kind, 1);
     let mut message = [0; 2048];

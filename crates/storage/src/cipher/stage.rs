@@ -63,7 +63,7 @@ pub(crate) enum Next {
 /// What is between the devices and the back ends of encrypted volumes.
 #[derive(Default)]
 pub(crate) struct Stage {
-    /// An entry of its ring is a job with its piece read. What is read is decrypted, anything else encrypted.
+    /// An entry of its ring is a job with its piece in memory. What is read is decrypted, anything else encrypted.
     accelerator: Service<Waiting, JobId>,
     jobs: Jobs,
     /// Those of which a back end has a piece, by token.
