@@ -40,8 +40,8 @@ const HEADER: usize = 8;
 const READ_SIZE: usize = 64 << 10;
 
 /// How long a sender waits when too many of its user's descriptors are in flight (ETOOMANYREFS; unix(7)). The kernel
-/// counts them over all sockets and lets no process wait for that, so it is tried again; the socket itself is writable all
-/// the time.
+/// counts them over all sockets and lets no process wait for that, so it is tried again; the socket itself is writable
+/// all the time.
 pub const REFS_PAUSE: Duration = Duration::from_millis(5);
 
 /// One end of the link: sends `Out`, receives `In`. Nothing but [`Link::wait`] and [`Link::drain`] blocks.

@@ -11,8 +11,8 @@ use super::read::{DESCRIPTORS_WITHOUT_DATA, stand_in_uri};
 use super::site::*;
 use super::units::{Bytes, Span};
 
-/// Where so many problems of networks are found no more are looked for: most have one cause, and an operator who waits for them
-/// serves others.
+/// Where so many problems of networks are found no more are looked for: most have one cause, and an operator who waits
+/// for them serves others.
 pub(super) const MOST_PROBLEMS: usize = 100;
 
 /// Of so many names one is looked for that is meant, and so many are listed.

@@ -348,9 +348,9 @@ impl Plane {
         }
     }
 
-    /// Looks whether it is dead although there was no notification. A process whose operation hangs in the kernel has no end
-    /// that could be waited for, and no other request is to wait for it: what it may still write is the fences' to keep
-    /// from what comes after.
+    /// Looks whether it is dead although there was no notification. A process whose operation hangs in the kernel has
+    /// no end that could be waited for, and no other request is to wait for it: what it may still write is the fences'
+    /// to keep from what comes after.
     pub(super) fn look(&mut self, now: Instant) -> Option<End> {
         let running = self.running.as_mut()?;
         let overdue = running.beat + OVERDUE;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use softdpu_vpc::Mac;
 
 /// An Ethernet address (EUI-48), written as `"02:5d:00:00:00:02"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +34,7 @@ impl MacAddress {
 
     /// Whether one station can have it: it is neither a group's address nor all zeroes.
     pub fn is_unicast(self) -> bool {
-        self.0[0] & 1 == 0 && self.0 != [0; 6]
+        Mac(self.0).is_station()
     }
 }
 
@@ -50,24 +51,13 @@ pub struct MacError;
 impl FromStr for MacAddress {
     type Err = MacError;
     fn from_str(text: &str) -> Result<MacAddress, MacError> {
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().ok_or(MacError)?;
-            // from_str_radix would take a sign.
-            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return Err(MacError);
-            }
-            *byte = u8::from_str_radix(part, 16).map_err(|_| MacError)?;
-        }
-        if parts.next().is_some() { Err(MacError) } else { Ok(MacAddress(bytes)) }
+        text.parse().map(|Mac(bytes)| MacAddress(bytes)).map_err(|_| MacError)
     }
 }
 
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        Mac(self.0).fmt(f)
     }
 }
 

@@ -1,5 +1,5 @@
-//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go whose destination is not
-//! in the network.
+//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go whose destination is
+//! not in the network.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The most connections at once. A further one takes the place of the oldest: a client that holds connections open without
-/// asking anything keeps no other out.
+/// The most connections at once. A further one takes the place of the oldest: a client that holds connections open
+/// without asking anything keeps no other out.
 pub(super) const MOST_CONNECTIONS: usize = 16;
 
 /// How long a request may take to arrive, and how long a connection may be kept open for the next one.
