@@ -33,6 +33,8 @@ export LC_ALL=C
 . "$LAB/setup.d/newer-kernel.sh"
 # shellcheck source=setup.d/qemu.sh
 . "$LAB/setup.d/qemu.sh"
+# shellcheck source=setup.d/frr.sh
+. "$LAB/setup.d/frr.sh"
 
 mkdir -p "$CACHE/stamps" "$CACHE/apt"
 
@@ -65,4 +67,5 @@ guest_packages_step
 guest_root_step
 guest_initramfs_step
 blkio_step
+frr_step
 newer_kernel_step

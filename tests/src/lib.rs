@@ -49,7 +49,7 @@ pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
 pub use hosts::{Gateway, Host, TAP, TwoHosts, Wire, datagrams};
 pub use lab::Lab;
-pub use paths::{blkio_tool, job, no_newer_kernel, repository, softdpu};
+pub use paths::{blkio_tool, frr_program, job, no_newer_kernel, repository, softdpu};
 pub use process::Process;
 pub use qemu::Qemu;
 pub use report::Report;

@@ -72,6 +72,11 @@ pub fn blkio_tool(name: &str) -> Result<PathBuf, String> {
     fetched(&PathBuf::from("bin").join(format!("{name}-blkio")), "blkio.missing")
 }
 
+/// A program of FRR, `bfdd` or `vtysh`, or why there is none on this machine.
+pub fn frr_program(name: &str) -> Result<PathBuf, String> {
+    fetched(&PathBuf::from("bin").join(format!("frr-{name}")), "frr.missing")
+}
+
 /// The QEMU newer than the machine's that `lab/setup.sh --bench` unpacks.
 pub(crate) fn newer_qemu() -> Result<PathBuf, Failure> {
     existing(cache().join("bin/qemu-system-x86_64-newer"), "run lab/setup.sh --bench, which fetches it")

@@ -8,7 +8,7 @@ use softdpu_api::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_api::status::{
-    ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
+    BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
     PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
     TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
@@ -109,7 +109,11 @@ fn whole() -> NodeStatus {
             peers: vec!["p".into()],
             pending_peers: vec!["q".into()],
             ecmp: vec![EcmpStatus {
-                members: vec![EcmpMemberStatus { zone: Some("z".into()), ..EcmpMemberStatus::default() }],
+                members: vec![EcmpMemberStatus {
+                    zone: Some("z".into()),
+                    bfd: Some(BfdStatus::default()),
+                    ..EcmpMemberStatus::default()
+                }],
                 ..EcmpStatus::default()
             }],
             lookups: vec![RouteLookup {

@@ -139,13 +139,15 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         flows: site.node.tables.flows as usize,
     })?;
     let functions = Functions::start(&site.functions, &engine);
+    let networks = Networks::new(&site.networks, &site.tenants, &site.node, Arc::clone(&wire));
+    let networks = networks.map_err(std::io::Error::from)?;
     let mut plane = DataPlane {
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
         placements: Placements::new(&site.node.dataplane.cores, placements),
         tenants: Tenants::default(),
-        networks: Networks::new(&site.networks, &site.tenants, &site.node).map_err(std::io::Error::from)?,
+        networks,
         functions,
         devices: Devices::new(domain_memory(&site.node.dataplane)),
         steering: Steering::default(),
@@ -315,6 +317,7 @@ impl DataPlane {
                 PollFd::from_borrowed_fd(self.networks.loads(), PollFlags::IN),
                 // Twice the same where there is no underlay.
                 PollFd::from_borrowed_fd(self.networks.bell().unwrap_or(wire.fd()), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.networks.bfd_bell().unwrap_or(wire.fd()), PollFlags::IN),
             ];
             // EINTR is a wake-up like any other.
             let _ = poll(&mut fds, Some(&pause));

@@ -18,8 +18,10 @@ use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
 use softdpu_vpc::tables::{Loaded, MemberStatus};
 use softdpu_vpc::{PortId, Tables};
 
+use super::broker::Wire;
 use super::loader::Loader;
 use super::underlay::Underlay;
+use super::underlay::bfd::{BfdSessions, SessionStatus};
 use softdpu_api::{ApiError, EndpointChange, ErrorCode, UNDERLAY};
 use softdpu_site::{self as config, MeterSettings};
 
@@ -60,6 +62,8 @@ pub(super) struct Networks {
     waits: bool,
     /// A core may still go by the tables before.
     is_late: bool,
+    /// Sessions with the hosts of ECMP groups that ask for them.
+    bfd: BfdSessions,
 }
 
 impl Networks {
@@ -67,6 +71,7 @@ impl Networks {
         networks: &[config::Network],
         tenants: &[config::Tenant],
         node: &config::Node,
+        wire: Arc<Wire>,
     ) -> Result<Networks, Errno> {
         let meter = |tenant: &config::Tenant| Some((tenant.name.clone(), tenant.meter?));
         let config::TableSizes { endpoints, routes, hosts, connections, .. } = node.tables;
@@ -84,6 +89,7 @@ impl Networks {
             load_error: None,
             waits: false,
             is_late: false,
+            bfd: BfdSessions::new(wire),
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
             ports: BTreeMap::new(),
@@ -128,6 +134,8 @@ impl Networks {
             Ok(opened) => underlay.take(opened),
             Err(reason) => return underlay.failed(reason, now),
         };
+        // Sessions that were up before this process began are up in the first tables.
+        self.find_sessions();
         if let Err(reason) = self.publish(engine) {
             if let Some(underlay) = &mut self.underlay {
                 underlay.put_back(before);
@@ -269,6 +277,25 @@ impl Networks {
             let members = self.networks.iter().flat_map(|network| network.member_hosts());
             underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
         }
+        self.find_sessions();
+    }
+
+    /// Has BFD sessions with the hosts of ECMP groups that ask for them.
+    fn find_sessions(&mut self) {
+        if let Some(underlay) = &self.underlay {
+            let hosts = self.networks.iter().flat_map(|network| network.bfd_hosts()).collect();
+            self.bfd.want(hosts, underlay.bfd(), underlay.addresses());
+        }
+    }
+
+    /// Readable when the state of a BFD session changed.
+    pub(super) fn bfd_bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bfd.bell()
+    }
+
+    /// The BFD sessions by host.
+    pub(super) fn bfd_status(&self) -> BTreeMap<IpAddr, SessionStatus> {
+        self.bfd.status()
     }
 
     /// Readable when the way to another host changed.
@@ -284,9 +311,10 @@ impl Networks {
     /// Goes on with what is known of the ways to other hosts.
     pub(super) fn turn(&mut self, engine: &Engine, now: Instant) {
         let Some(underlay) = &mut self.underlay else { return };
+        let session_changed = self.bfd.changed();
         match underlay.changed() {
-            Ok(false) => {}
-            Ok(true) => self.other_ways(engine),
+            Ok(false) if !session_changed => {}
+            Ok(_) => self.other_ways(engine),
             Err(reason) => {
                 underlay.close(reason, engine, now);
                 // ECMP groups take members that are reached otherwise, or none.

@@ -1,16 +1,21 @@
 //! The site's routes, ECMP groups, route tables and peers, in the form the tables take.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use softdpu_vpc::spec::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Spec, Via};
 
 use super::policy::prefix;
+use super::underlay::bfd::SessionStatus;
 use softdpu_site::{EcmpMember, Network, Route, Site};
 
 /// Adds them to a spec that has everything else. An endpoint that is not attached yet, or behind an underlay that is
 /// not open yet, is not reached: what routes lead there is dropped.
-pub(super) fn add(networks: &[Network], spec: &mut Spec) -> Result<(), String> {
+pub(super) fn add(
+    networks: &[Network],
+    sessions: &BTreeMap<IpAddr, SessionStatus>,
+    spec: &mut Spec,
+) -> Result<(), String> {
     let known: HashSet<(String, IpAddr)> = spec
         .endpoints
         .iter()
@@ -26,7 +31,9 @@ pub(super) fn add(networks: &[Network], spec: &mut Spec) -> Result<(), String> {
         };
         let named = |error: String| format!("network '{}': {error}", network.name);
         for group in &network.ecmp {
-            let members = group.members.iter().map(member).collect();
+            let forwards = |host: &IpAddr| sessions.get(host).is_some_and(SessionStatus::forwards);
+            let is_up = |member: &EcmpMember| !member.down && (!group.bfd || member.host.as_ref().is_none_or(forwards));
+            let members = group.members.iter().map(|of| member(of, is_up(of))).collect();
             spec.ecmp.push(EcmpSpec { network: network.name.clone(), name: group.name.clone(), members });
         }
         for route in &network.routes {
@@ -48,12 +55,12 @@ pub(super) fn add(networks: &[Network], spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-fn member(member: &EcmpMember) -> EcmpMemberSpec {
+fn member(member: &EcmpMember, is_up: bool) -> EcmpMemberSpec {
     let via = member.via();
     EcmpMemberSpec {
         via: if member.host.is_some() { MemberVia::Host(via) } else { MemberVia::Endpoint(via) },
         weight: member.weight,
         zone: member.zone.clone(),
-        is_up: !member.down,
+        is_up,
     }
 }

@@ -41,7 +41,7 @@ pub use function::{
     AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionChange, FunctionKind, MonitorSettings, Rank,
 };
 pub use network::{
-    Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
+    Acl, AclAction, AclRule, Bfd, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
     GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange,
     MeterSettings, Network, NetworkChange, NetworkChanges, NetworkPart, NetworkPort, Places, PolicyChange, PortRange,
     Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,

@@ -8,6 +8,7 @@ pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod files;
+pub mod hops;
 pub mod iovec;
 pub mod keyring;
 pub mod lines;

@@ -133,12 +133,26 @@ pub struct EcmpMemberStatus {
     pub zone: Option<String>,
     /// Whether it may get packets.
     pub state: MemberState,
+    /// Its BFD session, where the group has BFD and the member is a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<BfdStatus>,
     /// Its share of new flows, in thousandths.
     pub share_permille: u32,
     /// Packets that were sent to it since the data plane began.
     pub packets: u64,
     /// Their bytes, without tunnel headers.
     pub bytes: u64,
+}
+
+/// A BFD session with a host (RFC 5880).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BfdStatus {
+    /// `admin-down`, `down`, `init` or `up`.
+    pub state: String,
+    /// Why it went down last: `none`, `detection-time-expired`, `neighbour-down`, or the number that the host gave.
+    pub diagnostic: String,
+    /// The host is reached over a router, by multihop packets (RFC 5883).
+    pub multihop: bool,
 }
 
 /// Whether a member of an ECMP group may get packets.
@@ -150,6 +164,8 @@ pub enum MemberState {
     Up,
     /// It was set down.
     Down,
+    /// Its BFD session is not up.
+    BfdDown,
     /// The next hop is not resolved: its MAC address is not known, or no guest with the address is attached.
     Unresolved,
 }
@@ -160,6 +176,7 @@ impl MemberState {
         match self {
             MemberState::Up => "up",
             MemberState::Down => "down",
+            MemberState::BfdDown => "bfd-down",
             MemberState::Unresolved => "unresolved",
         }
     }

@@ -107,7 +107,7 @@ impl Networks {
                 }));
             }
         }
-        routing::add(&self.networks, &mut spec)?;
+        routing::add(&self.networks, &self.bfd_status(), &mut spec)?;
         Ok(spec)
     }
 

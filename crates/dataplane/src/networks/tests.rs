@@ -17,7 +17,9 @@ fn networks(endpoints: u8) -> Networks {
     let network = json!({"name": "acme", "vni": 1, "cidr": ["10.0.0.0/16"], "endpoint": guests});
     let network = config::network_from_json(&network).unwrap();
     let tables = config::TableSizes { endpoints: 2, ..config::TableSizes::default() };
-    Networks::new(&[network], &[], &config::Node { tables, ..config::Node::default() }).unwrap()
+    let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let wire = Wire::new(end.into()).unwrap();
+    Networks::new(&[network], &[], &config::Node { tables, ..config::Node::default() }, wire).unwrap()
 }
 
 fn file(text: &str) -> SharedFd {

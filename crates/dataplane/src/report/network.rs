@@ -1,6 +1,7 @@
 //! Networks and ports, for `status`.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,13 +13,15 @@ use softdpu_vpc::{DropReason, tables};
 
 use crate::networks::{Attached, Networks};
 use crate::underlay::PacketIo;
+use crate::underlay::bfd::SessionStatus;
 use softdpu_api::status::{
-    EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup, RoutesOf,
-    UnderlayAbsence, UnderlayPath, UnderlayStatus,
+    BfdStatus, EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup,
+    RoutesOf, UnderlayAbsence, UnderlayPath, UnderlayStatus,
 };
 use softdpu_site as config;
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
+    let sessions = networks.bfd_status();
     let status = |network: &config::Network| {
         let mtu = networks.mtu(&network.name).unwrap_or_default();
         let entries = networks.entries(&network.name);
@@ -28,7 +31,7 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
             loaded_endpoints: entries.endpoints,
             loaded_routes: entries.routes,
             lookups: lookups(networks, &network.name),
-            ecmp: networks.ecmp_groups(&network.name).into_iter().map(group).collect(),
+            ecmp: groups(networks, network, &sessions),
             peers: peers(true),
             pending_peers: peers(false),
             ..NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
@@ -61,23 +64,49 @@ fn lookups(networks: &Networks, network: &str) -> Vec<RouteLookup> {
     networks.tables().map(|tables| tables.lookups(network).into_iter().map(status).collect()).unwrap_or_default()
 }
 
-fn group((name, members): (String, Vec<tables::MemberStatus>)) -> EcmpStatus {
-    let member = |member: tables::MemberStatus| EcmpMemberStatus {
-        member: match member.via {
-            MemberVia::Endpoint(address) | MemberVia::Host(address) => address.to_string(),
-        },
-        weight: member.weight,
-        zone: member.zone,
-        state: match (member.is_up, member.is_resolved) {
-            (false, _) => MemberState::Down,
-            (true, false) => MemberState::Unresolved,
-            (true, true) => MemberState::Up,
-        },
-        share_permille: (member.buckets * 1000 / BUCKETS) as u32,
-        packets: member.packets,
-        bytes: member.bytes,
+/// The ECMP groups of a network as the cores take them.
+fn groups(
+    networks: &Networks,
+    network: &config::Network,
+    sessions: &BTreeMap<IpAddr, SessionStatus>,
+) -> Vec<EcmpStatus> {
+    let group = |(name, members): (String, Vec<tables::MemberStatus>)| {
+        let configured = network.ecmp.iter().find(|group| group.name == name);
+        let member = |member: tables::MemberStatus| {
+            let (MemberVia::Endpoint(address) | MemberVia::Host(address)) = member.via;
+            let session = match member.via {
+                MemberVia::Host(host) if configured.is_some_and(|group| group.bfd) => sessions.get(&host),
+                MemberVia::Host(_) | MemberVia::Endpoint(_) => None,
+            };
+            let is_set_down =
+                configured.is_none_or(|group| group.members.iter().any(|of| of.via() == address && of.down));
+            EcmpMemberStatus {
+                member: address.to_string(),
+                weight: member.weight,
+                zone: member.zone,
+                state: match (member.is_up, member.is_resolved) {
+                    (false, _) if is_set_down => MemberState::Down,
+                    (false, _) => MemberState::BfdDown,
+                    (true, false) => MemberState::Unresolved,
+                    (true, true) => MemberState::Up,
+                },
+                bfd: session.map(session_status),
+                share_permille: (member.buckets * 1000 / BUCKETS) as u32,
+                packets: member.packets,
+                bytes: member.bytes,
+            }
+        };
+        EcmpStatus { name, members: members.into_iter().map(member).collect() }
     };
-    EcmpStatus { name, members: members.into_iter().map(member).collect() }
+    networks.ecmp_groups(&network.name).into_iter().map(group).collect()
+}
+
+fn session_status(session: &SessionStatus) -> BfdStatus {
+    BfdStatus {
+        state: session.state.as_str().to_owned(),
+        diagnostic: session.diagnostic.to_string(),
+        multihop: session.multihop,
+    }
 }
 
 pub(super) fn underlay(networks: &Networks) -> Option<UnderlayStatus> {

@@ -11,10 +11,11 @@
 //! send to other hosts is dropped and counted.
 
 mod absence;
+pub(super) mod bfd;
 mod hosts;
 mod open;
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -157,6 +158,16 @@ impl Underlay {
     /// Its interface's name.
     pub(super) fn interface(&self) -> &str {
         &self.settings.interface
+    }
+
+    /// This node's tunnel end points; none while the interface was never open.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        self.facts.as_ref().map(|facts| facts.addresses.as_slice()).unwrap_or_default()
+    }
+
+    /// How BFD sessions go.
+    pub(super) fn bfd(&self) -> softdpu_site::Bfd {
+        self.settings.bfd
     }
 
     /// Its UDP port.

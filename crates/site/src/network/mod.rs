@@ -23,7 +23,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
-use super::units::{BitsPerSecond, Bytes};
+use super::units::{BitsPerSecond, Bytes, Span};
 
 pub use file::{NetworkChange, NetworkChanges, NetworkPart, Places, networks_file};
 pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
@@ -62,6 +62,25 @@ pub struct Underlay {
     /// The largest IP packet that the hosts can send each other; the interface's own where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// How BFD sessions with other hosts go.
+    #[serde(default)]
+    pub bfd: Bfd,
+}
+
+/// `node.underlay.bfd`: sessions with the hosts of ECMP groups that ask for them (RFC 5880).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bfd {
+    /// The interval at which this host wants to send and can receive packets.
+    pub interval: Span,
+    /// Packets in a row whose loss takes a session down.
+    pub multiplier: u8,
+}
+
+impl Default for Bfd {
+    fn default() -> Bfd {
+        Bfd { interval: Span::from_micros(100_000), multiplier: 3 }
+    }
 }
 
 impl Underlay {

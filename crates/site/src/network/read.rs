@@ -55,6 +55,10 @@ const WHAT_BITS: &str = "a rate with a unit such as \"1 Gbit/s\"";
 const WHAT_BYTES: &str = "a size with a unit such as \"256 KiB\"";
 const WHAT_INTERFACE: &str = "the name of a network interface, 1 to 15 characters such as \"eth0\"";
 
+const WHAT_BFD_INTERVAL: &str = "a time with a unit such as \"100 ms\"";
+/// Shorter ones than a thread's wake-ups are sure of would take hosts down that forward.
+const BFD_INTERVALS: std::ops::RangeInclusive<Span> = Span::from_micros(10_000)..=Span::from_micros(60_000_000);
+
 /// `node.underlay`
 pub(crate) fn underlay(reader: &Reader<'_>) -> Underlay {
     Underlay {
@@ -73,7 +77,19 @@ pub(crate) fn underlay(reader: &Reader<'_>) -> Underlay {
             )
             .unwrap_or_default(),
         mtu: reader.integer("mtu", MIN_MTU_IPV4 + OVERHEAD_IPV4..=u16::MAX),
+        bfd: reader.table("bfd", "node.underlay.bfd", bfd).unwrap_or_default(),
     }
+}
+
+/// `node.underlay.bfd`
+fn bfd(reader: &Reader<'_>) -> Bfd {
+    let default = Bfd::default();
+    let interval = reader.converted("interval", WHAT_BFD_INTERVAL, |text| {
+        let span: Span = text.parse().map_err(|error: crate::units::UnitError| error.to_string())?;
+        if BFD_INTERVALS.contains(&span) { Ok(span) } else { Err("10 ms to 60 s are possible".to_owned()) }
+    });
+    let interval = interval.unwrap_or(default.interval);
+    Bfd { interval, multiplier: reader.integer("multiplier", 1..=u8::MAX).unwrap_or(default.multiplier) }
 }
 
 /// `node.tables`

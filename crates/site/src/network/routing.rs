@@ -48,6 +48,9 @@ pub struct Route {
 pub struct EcmpGroup {
     /// Its name, unique in the network.
     pub name: String,
+    /// Members that are hosts get packets while their BFD session is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bfd: bool,
     /// Its members.
     #[serde(default, rename = "member", skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<EcmpMember>,
@@ -190,6 +193,7 @@ pub(super) fn routes(reader: &Reader<'_>, key: &'static str) -> Vec<Route> {
 pub(super) fn groups(reader: &Reader<'_>) -> Vec<EcmpGroup> {
     let group = |reader: &Reader<'_>| EcmpGroup {
         name: name(reader, "site-b"),
+        bfd: reader.boolean("bfd").unwrap_or(false),
         members: reader.tables("member", "[[network.ecmp.member]]", member),
     };
     reader.tables("ecmp", "[[network.ecmp]]", group)
@@ -272,6 +276,11 @@ impl Network {
     pub fn route_hosts(&self) -> impl Iterator<Item = IpAddr> {
         let tables = self.route_tables.iter().flat_map(|table| &table.routes);
         self.routes.iter().chain(tables).filter_map(|route| route.host)
+    }
+
+    /// The hosts that are members of ECMP groups with BFD.
+    pub fn bfd_hosts(&self) -> impl Iterator<Item = IpAddr> {
+        self.ecmp.iter().filter(|group| group.bfd).flat_map(|group| &group.members).filter_map(|member| member.host)
     }
 
     /// The hosts that are members of ECMP groups.

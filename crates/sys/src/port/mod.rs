@@ -23,7 +23,7 @@ mod error;
 mod frame;
 pub mod link;
 mod mapping;
-mod option;
+pub(crate) mod option;
 mod outbox;
 pub mod packet;
 mod scatter;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 ///
 /// # Safety
 /// Plain data without padding, valid for all bit patterns.
-pub(super) unsafe trait Plain: Sized {}
+pub(crate) unsafe trait Plain: Sized {}
 // SAFETY: an int.
 unsafe impl Plain for i32 {}
 // SAFETY: an int.
@@ -27,7 +27,7 @@ unsafe impl Plain for libc::xdp_options {}
 unsafe impl Plain for libc::tpacket_stats {}
 
 /// setsockopt.
-pub(super) fn set<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> Result<(), Errno> {
+pub(crate) fn set<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> Result<(), Errno> {
     let (value, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: `value` points to `len` bytes that are borrowed for the call and only read.
     let answer = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value, len) };
