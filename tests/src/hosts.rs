@@ -214,8 +214,7 @@ impl Wire {
             return;
         }
         Lab::run(test, |lab| {
-            let (hosts, hub) = self.many_hosts(test, 3)?;
-            let [a, b, between] = <[Host; 3]>::try_from(hosts).map_err(|_| Failure::new("not three hosts"))?;
+            let ([a, b, between], hub) = self.three_hosts(test)?;
             let site = std::fs::read_to_string(repository().join("lab/sites/gateway.toml")).context("the sample")?;
             let site = site.replace("\"eth0\"", "\"wire\"").replace("run-directory = \"run\"\n", "");
             let daemon = between.softdpu(lab, &edit(site))?;
@@ -246,7 +245,14 @@ impl Wire {
         Ok((a, b))
     }
 
-    /// So many hosts on one wire, each at its number; the wire is there as long as what comes with them.
+    /// Three hosts on one wire, each at its number; the wire is there as long as what comes with them.
+    pub fn three_hosts(&self, test: &str) -> Result<([Host; 3], Namespace), Failure> {
+        let (hosts, hub) = self.many_hosts(test, 3)?;
+        let hosts = <[Host; 3]>::try_from(hosts).map_err(|_| Failure::new("not three hosts"))?;
+        Ok((hosts, hub))
+    }
+
+    /// The same with so many.
     pub fn many_hosts(&self, test: &str, count: u8) -> Result<(Vec<Host>, Namespace), Failure> {
         let hub = Namespace::new(test, "hub")?;
         hub.ip(&["link", "add", "hub", "type", "bridge"])?;
