@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::clients::Ticket;
 use super::copier::{self, Copied, Copier, FromFile};
-use super::desired::{Desired, StateError};
+use super::desired::{Desired, Item, StateError};
 use super::front_ends::{FrontEnds, Port};
 use super::opener::Backing;
 use super::plane::Plane;
@@ -380,7 +380,7 @@ impl Changes {
 pub(super) fn device_args(site: &Site, name: &str) -> Outcome {
     match softdpu_api::device_args(site, name) {
         Some(args) => Ok(json!(args)),
-        None => Err(ApiError::new(ErrorCode::NotFound, format!("there is no device called {name:?}"))),
+        None => Err(Item::Device.unknown(site, name)),
     }
 }
 
