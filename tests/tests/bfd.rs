@@ -10,7 +10,7 @@ use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Process, Wire, frr_program, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
-const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+const WIRE: Wire = Wire::ETHERNET;
 /// The hosts with bfdd.
 const FIRST: u8 = 2;
 const SECOND: u8 = 3;
@@ -20,10 +20,7 @@ fn site(host: &Host) -> String {
     format!(
         r#"[node]
 dataplane = {{ cores = [0] }}
-{underlay}
-[node.underlay.bfd]
-interval   = "100 ms"
-multiplier = 3
+underlay  = {{ interface = "wire", address = "{address}", bfd = {{ interval = "100 ms", multiplier = 3 }} }}
 
 [[network]]
 name = "acme"
@@ -43,7 +40,7 @@ ecmp   = "gateways"
 name = "port"
 tap  = {{ network = "acme", address = "10.0.1.2", interface = "acme0" }}
 "#,
-        underlay = WIRE.underlay(host),
+        address = WIRE.address(host.number()),
         first = WIRE.address(FIRST),
         second = WIRE.address(SECOND),
     )

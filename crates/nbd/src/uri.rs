@@ -109,6 +109,11 @@ impl FromStr for NbdUri {
 
     fn from_str(text: &str) -> Result<Self, NbdUriError> {
         let (scheme, rest) = text.split_once("://").ok_or(NbdUriError::Scheme)?;
+        match scheme {
+            "nbd" | "nbd+unix" => {}
+            "nbds" | "nbds+unix" => return Err(NbdUriError::Tls),
+            _ => return Err(NbdUriError::Scheme),
+        }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = decode_text(export)?;
@@ -124,13 +129,11 @@ impl FromStr for NbdUri {
         }
         let server = match scheme {
             "nbd" => tcp_server(authority)?,
-            "nbd+unix" if !authority.is_empty() => return Err(NbdUriError::HostWithSocket),
-            "nbd+unix" => match socket {
+            _ if !authority.is_empty() => return Err(NbdUriError::HostWithSocket),
+            _ => match socket {
                 Some(path) if !path.is_empty() => NbdServer::Unix(short_enough(path.into())?),
                 _ => return Err(NbdUriError::NoSocket),
             },
-            "nbds" | "nbds+unix" => return Err(NbdUriError::Tls),
-            _ => return Err(NbdUriError::Scheme),
         };
         Ok(NbdUri { server, export })
     }

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
+
+use super::site::Site;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -47,6 +49,10 @@ pub struct Problem {
     pub expected: Option<String>,
     /// What to do about it.
     pub help: Option<String>,
+    /// Path of the key that says the same for the first time, where this is a repetition.
+    pub first: Option<String>,
+    /// The section that declares no item of the name that stands there, such as `network`.
+    pub undeclared: Option<&'static str>,
 }
 
 impl Problem {
@@ -60,6 +66,8 @@ impl Problem {
             found: None,
             expected: None,
             help: None,
+            first: None,
+            undeclared: None,
         }
     }
 
@@ -86,9 +94,45 @@ impl Problem {
         self
     }
 
+    /// With the key that says the same for the first time.
+    pub fn first(mut self, place: impl Into<String>) -> Problem {
+        self.first = Some(place.into());
+        self
+    }
+
+    /// With the section that does not declare what is named.
+    pub fn undeclared(mut self, section: &'static str) -> Problem {
+        self.undeclared = Some(section);
+        self
+    }
+
+    /// The same for people who do not see the text: with the names of items in `site` instead of their indexes, as in
+    /// "device `web`, `tenant`" for `device[6].tenant`.
+    #[must_use]
+    pub fn named_in(mut self, site: &Site) -> Problem {
+        let named = || {
+            let (section, rest) = self.place.split_once('[')?;
+            let (index, rest) = rest.split_once(']')?;
+            let name = site.name_of(section, index.parse().ok()?).filter(|name| !name.is_empty())?;
+            let key = rest.strip_prefix('.').map(|key| format!(", `{key}`")).unwrap_or_default();
+            Some(format!("{section} `{name}`{key}"))
+        };
+        if let Some(place) = named() {
+            self.place = place;
+        }
+        self
+    }
+
     /// With its exact place in the text.
     pub fn at(mut self, span: Range<usize>) -> Problem {
         self.span = Some(span);
+        self
+    }
+
+    /// With the line that says the same for the first time.
+    pub(super) fn with_first_line(mut self, line: usize) -> Problem {
+        let first = format!("the first is in line {line}");
+        self.help = Some(self.help.map_or(first.clone(), |help| format!("{first}; {help}")));
         self
     }
 
@@ -161,6 +205,9 @@ pub struct Diagnostic {
     /// The line of the text.
     #[serde(skip)]
     pub source: String,
+    /// There is a text to point into: the file could be read.
+    #[serde(skip)]
+    pub has_text: bool,
 }
 
 /// Everything that is wrong with one file, in the order of its lines.
@@ -176,12 +223,28 @@ impl Report {
     pub(super) fn new(file: &str, text: &str, problems: Vec<Problem>, spans: &Spans) -> Report {
         let mut placed: Vec<(Range<usize>, Problem)> = problems
             .into_iter()
-            .map(|problem| (problem.span.clone().unwrap_or_else(|| span_of(spans, &problem.place)), problem))
+            .map(|problem| {
+                let first = problem.first.as_ref().and_then(|first| spans.get(first));
+                let problem = match first.map(|span| line_of(text, span.start)) {
+                    Some(line) => problem.with_first_line(line),
+                    None => problem,
+                };
+                (problem.span.clone().unwrap_or_else(|| span_of(spans, &problem.place)), problem)
+            })
             .collect();
         placed.sort_by_key(|(span, problem)| (span.start, problem.severity));
         placed.dedup();
         let diagnostics = placed.into_iter().map(|(span, problem)| locate(text, span, problem)).collect();
         Report { file: file.to_owned(), diagnostics }
+    }
+
+    /// That the file cannot be read.
+    pub(super) fn unread(file: &str, problem: Problem) -> Report {
+        let mut report = Report::new(file, "", vec![problem], &Spans::default());
+        for diagnostic in &mut report.diagnostics {
+            diagnostic.has_text = false;
+        }
+        report
     }
 
     /// Whether anything keeps the site from running.
@@ -195,6 +258,11 @@ impl Report {
     }
 }
 
+/// The line of a byte of the text, from 1.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
 /// Turns byte offsets into a line and columns. Offsets outside the text, or inside a character, are moved into it.
 fn locate(text: &str, span: Range<usize>, problem: Problem) -> Diagnostic {
     let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
@@ -205,7 +273,7 @@ fn locate(text: &str, span: Range<usize>, problem: Problem) -> Diagnostic {
     let column = text[line_start..start].chars().count() + 1;
     Diagnostic {
         severity: problem.severity,
-        line: text[..start].matches('\n').count() + 1,
+        line: line_of(text, start),
         column,
         end_column: column + text[start..end].chars().count().max(1),
         message: problem.sentence(),
@@ -214,6 +282,7 @@ fn locate(text: &str, span: Range<usize>, problem: Problem) -> Diagnostic {
         expected: problem.expected,
         help: problem.help,
         source: text[line_start..line_end].trim_end_matches('\r').to_owned(),
+        has_text: true,
     }
 }
 
@@ -243,9 +312,12 @@ impl Diagnostic {
         };
         let byte = |column: usize| self.source.char_indices().nth(column - 1).map_or(self.source.len(), |(at, _)| at);
         let span = byte(self.column)..byte(self.end_column);
+        let title = level.primary_title(self.message.as_str());
+        if !self.has_text {
+            return title.element(Origin::path(file));
+        }
         let snippet = Snippet::source(&self.source).line_start(self.line).path(file);
-        let group =
-            level.primary_title(self.message.as_str()).element(snippet.annotation(AnnotationKind::Primary.span(span)));
+        let group = title.element(snippet.annotation(AnnotationKind::Primary.span(span)));
         match &self.help {
             Some(help) => group.element(Level::HELP.message(help.as_str())),
             None => group,
@@ -265,7 +337,9 @@ pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(found, candidate), candidate))
         .filter(|(distance, candidate)| {
-            *distance <= (candidate.chars().count() / 3).clamp(1, 4) || {
+            // Two names of one letter have nothing in common.
+            let shares = *distance < candidate.chars().count();
+            shares && *distance <= (candidate.chars().count() / 3).clamp(1, 4) || {
                 // A forgotten prefix or suffix (`mode` for `socket-mode`) is further away than a typing error.
                 found.len() >= 4 && candidate.split('-').any(|part| part == found)
             }

@@ -9,7 +9,7 @@ use softdpu_vpc::trace::Filter;
 
 use super::diagnostic::Problem;
 use super::network::{AclAction, AclRule, Direction, NetworkPort, firewall_rule};
-use super::read::name;
+use super::read::{name, socket_address};
 use super::reader::{Reader, is_name};
 use super::rules::dangling;
 use super::site::{DEFAULT_TENANT, Device, Site};
@@ -203,7 +203,9 @@ fn monitor(reader: &Reader<'_>) -> MonitorSettings {
     }
 
     MonitorSettings {
-        collector: reader.parsed("collector", WHAT_COLLECTOR).unwrap_or(NO_COLLECTOR),
+        collector: reader
+            .converted("collector", WHAT_COLLECTOR, |text| socket_address(text, 4739))
+            .unwrap_or(NO_COLLECTOR),
         domain: reader.integer("domain", 1..=u32::MAX),
         active_timeout: span(reader, "active-timeout", Span::from_secs(60)),
         idle_timeout: span(reader, "idle-timeout", Span::from_secs(15)),
@@ -270,7 +272,7 @@ pub(super) fn check_functions(site: &Site, problems: &mut Vec<Problem>) {
             function.tenant.as_ref().filter(|tenant| site.tenant(tenant).is_none() && **tenant != DEFAULT_TENANT)
         {
             let names = site.tenants.iter().map(|tenant| tenant.name.as_str());
-            problems.push(dangling(format!("function[{at}].tenant"), "tenant", tenant, names));
+            problems.extend(dangling(format!("function[{at}].tenant"), "tenant", tenant, names));
         }
         if let FunctionKind::Firewall(firewall) = &function.kind {
             super::network::check_firewall(&format!("function[{at}].firewall"), &firewall.rules, problems);
@@ -300,7 +302,7 @@ fn check_chain(site: &Site, place: &str, device: &Device, port: &NetworkPort, pr
         match functions.get(name.as_str()) {
             None => {
                 let names = site.functions.iter().map(|function| function.name.as_str());
-                problems.push(dangling(place.to_owned(), "function", name, names));
+                problems.extend(dangling(place.to_owned(), "function", name, names));
             }
             Some(Function { tenant: Some(tenant), .. }) if *tenant != device.tenant => problems.push(
                 Problem::error(place, format!("function `{name}` is only for tenant `{tenant}`"))

@@ -26,6 +26,7 @@ mod service;
 mod site;
 mod steering;
 mod summary;
+mod syntax;
 mod tenant;
 mod units;
 mod value;
@@ -80,8 +81,7 @@ pub fn load(path: &Path, machine: Severity) -> Loaded {
     let text = match read_text(path) {
         Ok(text) => text,
         Err(problem) => {
-            let report = Report::new(&name, "", vec![Problem::error("", problem)], &Default::default());
-            return Loaded { site: None, report };
+            return Loaded { site: None, report: Report::unread(&name, Problem::error("", problem)) };
         }
     };
     let folder = match path.parent() {
@@ -141,7 +141,7 @@ pub fn parse_as(
     let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
     if !syntax_errors.is_empty() {
         // What was read around a syntax error may be in the wrong table: further messages would mislead.
-        let problems = syntax_errors.iter().map(syntax_problem).collect();
+        let problems = syntax::problems(text, &syntax_errors);
         return Loaded { site: None, report: Report::new(name, text, problems, &Default::default()) };
     }
     let root = value::from_toml_table(document.into_inner());
@@ -149,21 +149,16 @@ pub fn parse_as(
         Reader::read(&context, schema::ROOT, String::new(), 0..0, &root, |reader| read::site(reader, directories));
     let mut problems = context.problems.into_inner();
     let spans = context.spans.into_inner();
-    problems.extend(site.problems());
+    let misspelt = context.misspelt.into_inner();
+    // What a section with a wrong name declares is not missing.
+    let is_cause =
+        |problem: &Problem| !problem.undeclared.is_some_and(|section| misspelt.iter().any(|it| it == section));
+    problems.extend(site.problems().into_iter().filter(is_cause));
     if let Some(severity) = machine {
         problems.extend(site.machine_problems(severity));
     }
     let report = Report::new(name, text, problems, &spans);
     Loaded { site: (!report.has_errors()).then_some(site), report }
-}
-
-fn syntax_problem(error: &toml::de::Error) -> Problem {
-    let message: Vec<&str> = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let problem = Problem::error("", format!("not valid TOML: {}", message.join(", ")));
-    match error.span() {
-        Some(span) => problem.at(span),
-        None => problem,
-    }
 }
 
 /// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are
@@ -232,7 +227,7 @@ fn from_text<T>(text: &str, name: &str, title: &'static str, read: impl FnOnce(&
     let context = Context::new(None);
     let (document, errors) = toml::de::DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return Err(Report::new(name, text, errors.iter().map(syntax_problem).collect(), &Default::default()));
+        return Err(Report::new(name, text, syntax::problems(text, &errors), &Default::default()));
     }
     let root = value::from_toml_table(document.into_inner());
     let change = Reader::read(&context, title, String::new(), 0..0, &root, read);

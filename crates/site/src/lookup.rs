@@ -6,6 +6,18 @@ use super::site::{DEFAULT_TENANT, Device, Site, Volume};
 use super::tenant::Tenant;
 
 impl Site {
+    /// The name of the item of that index in `[[section]]`.
+    pub(super) fn name_of(&self, section: &str, index: usize) -> Option<&str> {
+        match section {
+            "tenant" => self.tenants.get(index).map(|it| it.name.as_str()),
+            "volume" => self.volumes.get(index).map(|it| it.name.as_str()),
+            "network" => self.networks.get(index).map(|it| it.name.as_str()),
+            "function" => self.functions.get(index).map(|it| it.name.as_str()),
+            "device" => self.devices.get(index).map(|it| it.name.as_str()),
+            _ => None,
+        }
+    }
+
     /// The volume called `name`.
     pub fn volume(&self, name: &str) -> Option<&Volume> {
         self.volumes.iter().find(|volume| volume.name == name)

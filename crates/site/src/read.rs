@@ -3,6 +3,7 @@
 //! Every section gives a value even where something in it is wrong, so that the rules over the whole site can find what
 //! else is wrong. A site that was read with errors is never handed out.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use softdpu_nbd::{NbdServer, NbdUri, NbdUriError};
@@ -82,7 +83,8 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
         .table("api", "node.api", |table| socket_access(table, &api_socket))
         .unwrap_or_else(|| SocketAccess::at(api_socket));
     let metrics = reader.table("metrics", "node.metrics", |table| {
-        let listen = table.parsed("listen", "an address and a port such as \"127.0.0.1:9477\"");
+        let listen = table
+            .converted("listen", "an address and a port such as \"127.0.0.1:9477\"", |text| socket_address(text, 9477));
         if table.value("listen").is_none() {
             table.missing("listen", "listen = \"127.0.0.1:9477\"");
         }
@@ -110,6 +112,33 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
         zone,
         steering,
     }
+}
+
+/// An address and a port, or what is wrong with it; `port` is one for examples.
+pub(super) fn socket_address(text: &str, port: u16) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Err(format!("add the port: \"{}\"", SocketAddr::new(address, port)));
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(match text.parse::<u16>() {
+            Ok(port) => format!("add the address: \"127.0.0.1:{port}\""),
+            Err(_) => "a port is a number up to 65535, after an address and a colon".to_owned(),
+        });
+    }
+    let (host, written) = text.rsplit_once(':').unwrap_or((text, ""));
+    let Ok(number) = (if written.is_empty() { Ok(port) } else { written.parse::<u16>() }) else {
+        return Err(format!("`{written}` is no port: a number up to 65535"));
+    };
+    let host = host.trim_matches(['[', ']']);
+    Err(match host.parse::<IpAddr>() {
+        Ok(address) => format!("write \"{}\"", SocketAddr::new(address, number)),
+        Err(_) if host == "localhost" => format!("names are not looked up: write \"127.0.0.1:{number}\""),
+        Err(_) => format!("names are not looked up: write the address of `{host}`"),
+    })
 }
 
 fn dataplane(reader: &Reader<'_>) -> Dataplane {

@@ -15,9 +15,10 @@ use std::hash::Hash;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use super::diagnostic::{Problem, Spans, alternatives, nearest};
-use super::schema::Section;
+use super::schema::{self, Section};
 use super::value::{Data, Table, Value};
 
 /// So many problems of one text are kept: a text of some MiB could have millions.
@@ -32,13 +33,21 @@ pub(super) struct Context<'a> {
     pub(super) base: Option<&'a Path>,
     pub(super) problems: RefCell<Vec<Problem>>,
     pub(super) spans: RefCell<Spans>,
+    /// The sections, such as `network.acl`, that unknown keys were most likely meant to be.
+    pub(super) misspelt: RefCell<Vec<String>>,
     /// The sections that were read, where they are what is wanted: then every table is taken to be there, and empty.
     survey: Option<RefCell<Vec<Section>>>,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(base: Option<&'a Path>) -> Context<'a> {
-        Context { base, problems: RefCell::default(), spans: RefCell::default(), survey: None }
+        Context {
+            base,
+            problems: RefCell::default(),
+            spans: RefCell::default(),
+            misspelt: RefCell::default(),
+            survey: None,
+        }
     }
 
     pub(super) fn report(&self, problem: Problem) {
@@ -52,7 +61,7 @@ impl<'a> Context<'a> {
 /// The sections that `read` asks for, the outermost last; a section that is read in several places is there once.
 pub(super) fn survey<T>(title: &'static str, base: &Path, read: impl FnOnce(&Reader<'_>) -> T) -> Vec<Section> {
     let survey = Some(RefCell::default());
-    let context = Context { base: Some(base), problems: RefCell::default(), spans: RefCell::default(), survey };
+    let context = Context { survey, ..Context::new(Some(base)) };
     Reader::read(&context, title, String::new(), 0..0, &Table::new(), read);
     context.survey.map(RefCell::into_inner).unwrap_or_default()
 }
@@ -112,11 +121,38 @@ impl<'a> Reader<'a> {
                 .found(format!("`{}`", key.name))
                 .expected(alternatives(keys.iter().copied()))
                 .at(key.span.clone());
+            let inner = self.inner_tables_with(&key.name);
             self.context.report(match nearest(&key.name, keys.iter().copied()) {
-                Some(near) => problem.help(format!("did you mean `{near}`?")),
+                _ if !inner.is_empty() => problem.help(format!("it is a key of {}", alternatives(inner))),
+                Some(near) => {
+                    self.context.misspelt.borrow_mut().push(join(self.section(), near));
+                    problem.help(format!("did you mean `{near}`?"))
+                }
                 None => problem,
             });
         }
+    }
+
+    /// The table's name without brackets; empty for the file.
+    fn section(&self) -> &'static str {
+        if self.title == schema::ROOT { "" } else { self.title.trim_matches(['[', ']']) }
+    }
+
+    /// The tables inside this one that may have `key`: those that are there, if any is, or all.
+    fn inner_tables_with(&self, key: &str) -> Vec<&'static str> {
+        static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(schema::sections);
+        if self.section().is_empty() {
+            return Vec::new();
+        }
+        let inner = |section: &&Section| {
+            let name = section.title.trim_matches(['[', ']']).strip_prefix(self.section())?.strip_prefix('.')?;
+            (!name.contains('.') && section.keys.contains(&key)).then_some(name)
+        };
+        let all: Vec<(&str, &str)> =
+            SECTIONS.iter().filter_map(|section| Some((section.title, inner(&section)?))).collect();
+        let is_there = |(_, name): &&(&str, &str)| self.table.iter().any(|(present, _)| present.name == *name);
+        let there: Vec<_> = all.iter().filter(is_there).map(|(title, _)| *title).collect();
+        if there.is_empty() { all.iter().map(|(title, _)| *title).collect() } else { there }
     }
 
     /// The value of `key`, if it is there.

@@ -63,7 +63,7 @@ impl Site {
     fn check_device(&self, place: &str, device: &Device, problems: &mut Vec<Problem>) {
         if self.tenant(&device.tenant).is_none() && device.tenant != DEFAULT_TENANT {
             let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
-            problems.push(dangling(format!("{place}.tenant"), "tenant", &device.tenant, names));
+            problems.extend(dangling(format!("{place}.tenant"), "tenant", &device.tenant, names));
         }
         for core in device.cores.iter().flatten() {
             if !self.node.dataplane.cores.contains(core) {
@@ -81,7 +81,7 @@ impl Site {
     fn check_disk(&self, place: &str, blk: &VirtioBlk, problems: &mut Vec<Problem>) {
         if !blk.volume.is_empty() && self.volume(&blk.volume).is_none() {
             let names = self.volumes.iter().map(|volume| volume.name.as_str());
-            problems.push(dangling(format!("{place}.volume"), "volume", &blk.volume, names));
+            problems.extend(dangling(format!("{place}.volume"), "volume", &blk.volume, names));
         }
         if let Some(volume) = self.volume(&blk.volume)
             && volume.read_only
@@ -270,28 +270,35 @@ impl Volume {
     }
 }
 
-fn duplicate_names<'a>(section: &str, names: impl Iterator<Item = &'a str>, problems: &mut Vec<Problem>) {
+fn duplicate_names<'a>(section: &'static str, names: impl Iterator<Item = &'a str>, problems: &mut Vec<Problem>) {
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for (index, name) in names.enumerate().filter(|(_, name)| !name.is_empty()) {
-        if *seen.entry(name).or_insert(index) != index {
+        let first = *seen.entry(name).or_insert(index);
+        if first != index {
             problems.push(
                 Problem::error(format!("{section}[{index}].name"), format!("{section} `{name}` exists already"))
-                    .help(format!("give each [[{section}]] a name of its own")),
+                    .help(format!("give each [[{section}]] a name of its own"))
+                    .first(format!("{section}[{first}].name")),
             );
         }
     }
 }
 
+/// That `found` at `place` is none of the `names` that are declared by [[`what`]]. Nothing where one of them has no
+/// name, which was reported: it may be the one.
 pub(super) fn dangling<'a>(
     place: String,
-    what: &str,
+    what: &'static str,
     found: &str,
     names: impl Iterator<Item = &'a str> + Clone,
-) -> Problem {
-    let problem = Problem::error(place, format!("there is no {what} `{found}`"));
-    match nearest(found, names.clone().filter(|name| !name.is_empty()).take(MOST_COMPARED)) {
+) -> Option<Problem> {
+    if names.clone().any(str::is_empty) {
+        return None;
+    }
+    let problem = Problem::error(place, format!("there is no {what} `{found}`")).undeclared(what);
+    Some(match nearest(found, names.clone().take(MOST_COMPARED)) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
-        None if names.clone().all(str::is_empty) => {
+        None if names.clone().next().is_none() => {
             problem.help(format!("declare it: [[{what}]] with name = \"{found}\""))
         }
         None => {
@@ -302,5 +309,5 @@ pub(super) fn dangling<'a>(
             };
             problem.help(format!("declare it, or use one of: {listed}{more}"))
         }
-    }
+    })
 }

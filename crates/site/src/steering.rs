@@ -8,6 +8,7 @@ use softdpu_vpc::steer::{FiveTuple, Match, RULES};
 
 use super::diagnostic::Problem;
 use super::network::{Protocol, Vni};
+use super::read::socket_address;
 use super::reader::Reader;
 use super::site::Site;
 use super::value::Data;
@@ -191,8 +192,8 @@ pub(super) fn change(reader: &Reader<'_>) -> SteeringChange {
 fn rule(reader: &Reader<'_>, needs_core: bool) -> SteerRule {
     let vni = reader.integer("vni", Vni::MIN..=Vni::MAX).and_then(Vni::new);
     let protocol = reader.choice("protocol", &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)], &[]);
-    let source: Option<SocketAddr> = reader.parsed("source", WHAT_END);
-    let destination: Option<SocketAddr> = reader.parsed("destination", WHAT_END);
+    let source: Option<SocketAddr> = reader.converted("source", WHAT_END, |text| socket_address(text, 4000));
+    let destination: Option<SocketAddr> = reader.converted("destination", WHAT_END, |text| socket_address(text, 4000));
     let core = reader.integer("core", 0..=8191_u32);
     if needs_core && reader.value("core").is_none() {
         reader.missing("core", "core = 2");

@@ -56,8 +56,8 @@ pub enum UnitError {
     /// the unit is missing: write {example}, for instance
     #[error("the unit is missing: write {example}, for instance")]
     NoUnit {
-        /// A correct quantity of this kind.
-        example: &'static str,
+        /// The number with a unit of this kind.
+        example: String,
     },
     /// unknown unit
     #[error("unknown unit `{unit}`: expected one of {expected}")]
@@ -72,6 +72,12 @@ pub enum UnitError {
     OutOfRange {
         /// The unit it has to be a whole number of.
         base: &'static str,
+    },
+    /// more than there can be
+    #[error("{most} is the most")]
+    TooMuch {
+        /// As it is written.
+        most: &'static str,
     },
 }
 
@@ -90,7 +96,8 @@ fn parse_quantity(
         return Err(UnitError::NoNumber { example });
     }
     if unit.is_empty() {
-        return Err(UnitError::NoUnit { example });
+        let unit = example.trim_matches('"').split_once(' ').map_or("", |(_, unit)| unit);
+        return Err(UnitError::NoUnit { example: format!("\"{text} {unit}\"") });
     }
     let factor = unit
         .strip_suffix(suffix)
@@ -203,14 +210,14 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let thousandths = parse_quantity(text, &[("%", 10)], "", "thousandths", "\"20 %\"")?;
         let thousandths = u16::try_from(thousandths).ok().filter(|part| *part <= 1_000);
-        thousandths.map(Percent).ok_or(UnitError::OutOfRange { base: "thousandths up to 100 %" })
+        thousandths.map(Percent).ok_or(UnitError::TooMuch { most: "100 %" })
     }
 }
 
 impl FromStr for Span {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        parse_quantity(text, TIME_UNITS, "", "nanoseconds", "\"50 us\"").map(|ns| Span(Duration::from_nanos(ns)))
+        parse_quantity(text, TIME_UNITS, "", "nanoseconds", "\"5 s\"").map(|ns| Span(Duration::from_nanos(ns)))
     }
 }
 
@@ -293,6 +300,15 @@ mod tests {
         for text in bad {
             assert!(text.parse::<Bytes>().is_err(), "{text} was taken");
         }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_shown_with_one() {
+        let error = |error: UnitError| error.to_string();
+        let written = |quantity: &str| format!("the unit is missing: write \"{quantity}\", for instance");
+        assert_eq!(error("5".parse::<Span>().unwrap_err()), written("5 s"));
+        assert_eq!(error("20".parse::<Bytes>().unwrap_err()), written("20 GiB"));
+        assert_eq!(error("100".parse::<BitsPerSecond>().unwrap_err()), written("100 Gbit/s"));
     }
 
     #[test]

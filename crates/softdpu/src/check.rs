@@ -21,14 +21,14 @@ pub fn check(site: &Path, json: bool) -> ExitCode {
         });
         format!("{found}\n")
     } else {
-        eprint!("{}", loaded.report);
+        crate::output::print_error(format_args!("{}", loaded.report));
         if let Some(kept) = kept {
-            eprintln!("warning: `softdpu run` refuses it on this machine: {kept}\n");
+            crate::output::error_line!("warning: `softdpu run` refuses it on this machine: {kept}\n");
         }
         loaded.site.as_ref().map(config::summary).unwrap_or_default()
     };
     if let Err(error) = crate::output::print(&text) {
-        eprintln!("softdpu: {error}");
+        crate::output::error_line!("softdpu: {error}");
         return ExitCode::FAILURE;
     }
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }

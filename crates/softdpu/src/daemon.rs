@@ -25,7 +25,7 @@ pub fn connect(connection: &Connection) -> Result<Client, String> {
         return Err("--timeout has to be longer than zero".to_owned());
     }
     let client = Client::connect(&find_socket(connection.socket.clone()), connection.timeout.0).map_err(text)?;
-    Ok(client.warn(|warning| eprintln!("softdpu: warning: {warning}")))
+    Ok(client.warn(|warning| crate::output::error_line!("softdpu: warning: {warning}")))
 }
 
 fn text(error: ClientError) -> String {

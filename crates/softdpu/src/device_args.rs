@@ -53,7 +53,7 @@ fn reconnect(options: &DeviceArgs) -> Result<Reconnect, String> {
 fn from_site(site: &Path, name: &str) -> Result<ArgsResult, String> {
     let loaded = config::load(site, Severity::Warning);
     let Some(valid) = loaded.site else {
-        eprint!("{}", loaded.report);
+        crate::output::print_error(format_args!("{}", loaded.report));
         return Err(format!("{} is not valid", site.display()));
     };
     let Some(args) = softdpu_api::device_args(&valid, name) else {

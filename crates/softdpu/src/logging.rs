@@ -21,7 +21,7 @@ pub fn start(log: &Log) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("SOFTDPU_LOG").from_env_lossy();
-    let filter = filter.and(PerDevice::new(log.format, |line| eprint!("{line}")));
+    let filter = filter.and(PerDevice::new(log.format, |line| crate::output::print_error(format_args!("{line}"))));
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // A second start in one process changes nothing.
     let _ = match log.format {

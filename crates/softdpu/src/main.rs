@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("softdpu: {message}");
+            crate::output::error_line!("softdpu: {message}");
             ExitCode::FAILURE
         }
     }

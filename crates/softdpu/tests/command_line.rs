@@ -43,6 +43,25 @@ fn check_says_what_would_run() {
 }
 
 #[test]
+fn an_error_whose_reader_has_gone_is_still_a_failure_and_no_panic() {
+    let folder = site(&SITE.replace("memory", "memroy"));
+    for arguments in [&["check", "site.toml"][..], &["status", "--socket", "none.sock"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softdpu"));
+        let status = command.current_dir(folder.path()).args(arguments).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_timeout_without_a_unit_is_shown_with_one() {
+    let output = softdpu(Path::new("/"), &["status", "--timeout", "5"]);
+    let expected = "invalid value '5' for '--timeout <TIME>': the unit is missing: write \"5 s\", for instance";
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+}
+
+#[test]
 fn check_fails_with_the_place_as_text_and_as_json() {
     let folder = site(&ONE_DISK.replace("memory", "memroy"));
     let output = softdpu(folder.path(), &["check", "site.toml"]);
@@ -65,7 +84,7 @@ fn device_args_come_from_a_site_file() {
     let folder = site(ONE_DISK);
     let socket = folder.path().canonicalize().unwrap().join("run/softdpu/disk.sock");
     let output = softdpu(folder.path(), &["device", "args", "disk", "--site", "site.toml", "--format", "env"]);
-    assert!(stdout(&output).contains(&format!("SOFTDPU_SOCKET={}\n", socket.display())), "{}", stdout(&output));
+    assert!(stdout(&output).contains(&format!("SOFTDPU_DEVICE_SOCKET={}\n", socket.display())), "{}", stdout(&output));
     let output = softdpu(folder.path(), &["device", "args", "disc", "--site", "site.toml"]);
     assert_eq!(stderr(&output), "softdpu: site.toml has no device `disc`: did you mean `disk`?\n");
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::clients::Ticket;
 use super::copier::{self, Copied, Copier, FromFile};
-use super::desired::{Desired, StateError};
+use super::desired::{Desired, Item, StateError};
 use super::front_ends::{FrontEnds, Port};
 use super::opener::Backing;
 use super::plane::Plane;
@@ -38,7 +38,7 @@ pub(super) type Outcome = Result<Value, ApiError>;
 /// What is to be done next.
 pub(super) enum Step {
     /// The data plane is to make a change, with these descriptors.
-    Make(Change, Vec<SharedFd>),
+    Make(Box<Change>, Vec<SharedFd>),
     /// A request is answered.
     Answer(Ticket, Outcome),
 }
@@ -120,7 +120,7 @@ impl Changes {
             Ok(port) => {
                 let change = task.change().filter(|_| !task.waits_for_file()).map(|(change, _)| change.clone());
                 self.in_progress = Some(InProgress { task, ticket, port, copy: None });
-                change.map(|change| Step::Make(change, Vec::new()))
+                change.map(|change| Step::Make(Box::new(change), Vec::new()))
             }
             Err(error) => Some(Step::Answer(ticket, Err(error))),
         }
@@ -185,7 +185,7 @@ impl Changes {
         let file: SharedFd = Arc::new(copied.file.into());
         *copy = Some(Arc::clone(&file));
         must_be_ready(plane)?;
-        Ok(Some(Step::Make(load.change.clone(), vec![file])))
+        Ok(Some(Step::Make(Box::new(load.change.clone()), vec![file])))
     }
 
     /// The change in progress is what its file says.
@@ -204,7 +204,7 @@ impl Changes {
         in_progress.task = Task::FromFile { change: change.clone(), places: Arc::clone(&places) };
         self.desired.check(&change, Some(&places))?;
         must_be_ready(plane)?;
-        Ok(Some(Step::Make(change, Vec::new())))
+        Ok(Some(Step::Make(Box::new(change), Vec::new())))
     }
 
     /// Gives up a file that gives nothing: other changes do not wait for it.
@@ -380,7 +380,7 @@ impl Changes {
 pub(super) fn device_args(site: &Site, name: &str) -> Outcome {
     match softdpu_api::device_args(site, name) {
         Some(args) => Ok(json!(args)),
-        None => Err(ApiError::new(ErrorCode::NotFound, format!("there is no device called {name:?}"))),
+        None => Err(Item::Device.unknown(site, name)),
     }
 }
 

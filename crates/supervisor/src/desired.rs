@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use apply::apply;
+pub(super) use check::Item;
 use check::{LARGEST_SITE, errors, length};
 use overlay::{FORMAT, LoadedFile, Overlay};
 use softdpu_api::{Change, LoadResult, QueuePlacement};
-use softdpu_site::{Backend, Site, Volume, is_name, read_file};
+use softdpu_site::{Backend, Problem, Site, Volume, is_name, read_file};
 
 /// The overlay's file in the state directory.
 const FILE: &str = "desired.json";
@@ -125,12 +126,13 @@ impl Desired {
             {
                 return Err(unreadable(format!("{name:?} is no name: letters, digits, '.', '_' and '-', at most 63")));
             }
-            let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
+            let named = |problem: &Problem| problem.clone().named_in(&site).to_string();
+            let mut problems: Vec<String> = errors(&site).iter().map(named).collect();
             problems.extend(overlay.loaded_without_network(&site));
             if problems.is_empty() {
                 let mut full = Vec::new();
                 site.check_tables(overlay.loaded_use(), &mut full);
-                problems.extend(full.iter().map(ToString::to_string));
+                problems.extend(full.iter().map(named));
             }
             if !problems.is_empty() {
                 return Err(StateError::Contradiction { path, problems: problems.join("; ") });

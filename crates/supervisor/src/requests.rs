@@ -74,7 +74,7 @@ impl Supervisor {
 
     fn take_step(&mut self, step: Option<Step>) {
         match step {
-            Some(Step::Make(change, fds)) => self.call(Call::Change(change), Purpose::Change, fds),
+            Some(Step::Make(change, fds)) => self.call(Call::Change(*change), Purpose::Change, fds),
             Some(Step::Answer(ticket, outcome)) => self.clients.answer(ticket, outcome),
             None => {}
         }

@@ -8,7 +8,7 @@ use crate::diagnostic::{Diagnostic, Problem, Report, Spans, span_of};
 use crate::reader::{Context, MOST_PROBLEMS, Reader, join, keys_of};
 use crate::site::Site;
 use crate::value::{self, Data, Table};
-use crate::{alternatives, syntax_problem};
+use crate::{alternatives, syntax};
 
 /// So many problems of a file are listed.
 const MOST_LISTED: usize = 10;
@@ -127,16 +127,19 @@ impl Places {
     }
 
     /// What is wrong with a site of which this is a part, one line for each problem: with file, line and column where
-    /// it is about what is written here, with its place in the site otherwise.
+    /// it is about what is written in the file, with its place in the site otherwise.
     pub fn tell(&self, site: &Site, problems: &[Problem]) -> String {
-        let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+        let (mut in_file, mut elsewhere) = (Vec::new(), Vec::new());
         for problem in problems {
             match self.place(site, &problem.place) {
-                Some(place) => here.push(Problem { place, ..problem.clone() }),
-                None => elsewhere.push(problem.to_string()),
+                Some(place) => {
+                    let first = problem.first.as_ref().and_then(|first| self.place(site, first));
+                    in_file.push(Problem { place, first, ..problem.clone() });
+                }
+                None => elsewhere.push(problem.clone().named_in(site).to_string()),
             }
         }
-        self.lines(here, elsewhere)
+        self.lines(in_file, elsewhere)
     }
 
     /// The place in the file of a place in the site.
@@ -147,8 +150,8 @@ impl Places {
         let rest = rest.trim_start_matches('.');
         // What a file cannot have, as an endpoint, is nowhere in it, for all that it may be wrong because of the file.
         let key = rest.split(['.', '[']).next().unwrap_or_default();
-        let is_here = rest.is_empty() || keys(self.part).contains(&key);
-        is_here.then(|| if rest.is_empty() { self.root(at) } else { join(&self.root(at), rest) })
+        let is_in_file = rest.is_empty() || keys(self.part).contains(&key);
+        is_in_file.then(|| if rest.is_empty() { self.root(at) } else { join(&self.root(at), rest) })
     }
 
     /// The table of the network of that number.
@@ -162,15 +165,15 @@ impl Places {
         self.lines(vec![Problem::error(join(&self.root(at), key), message)], Vec::new())
     }
 
-    fn lines(&self, mut here: Vec<Problem>, elsewhere: Vec<String>) -> String {
-        let count = here.len() + elsewhere.len();
-        for problem in &mut here {
+    fn lines(&self, mut in_file: Vec<Problem>, elsewhere: Vec<String>) -> String {
+        let count = in_file.len() + elsewhere.len();
+        for problem in &mut in_file {
             problem.span.get_or_insert_with(|| span_of(&self.spans, &problem.place));
         }
-        here.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
+        in_file.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
         // To find a line all before it is counted.
-        here.truncate(MOST_LISTED);
-        let report = Report::new(&self.name, &self.text, here, &self.spans);
+        in_file.truncate(MOST_LISTED);
+        let report = Report::new(&self.name, &self.text, in_file, &self.spans);
         let line = |diagnostic: &Diagnostic| {
             let Diagnostic { line, column, message, help, .. } = diagnostic;
             let help = help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
@@ -246,7 +249,7 @@ fn read(part: NetworkPart, text: String, name: &str) -> (Option<NetworkChanges>,
     }
     let (document, errors) = toml::de::DeTable::parse_recoverable(&places.text);
     if !errors.is_empty() {
-        let problems = errors.iter().take(MOST_PROBLEMS).map(syntax_problem).collect();
+        let problems = syntax::problems(&places.text, &errors);
         drop(document);
         return (None, problems, places);
     }

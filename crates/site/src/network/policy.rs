@@ -408,14 +408,14 @@ impl Policies<'_> {
         }
         if let Some(name) = acl.filter(|name| !self.acls.contains(name)) {
             let names = self.network.acls.iter().map(|acl| acl.name.as_str());
-            problems.push(dangling(format!("{place}.acl"), "network.acl", name, names));
+            problems.extend(dangling(format!("{place}.acl"), "network.acl", name, names));
         }
     }
 
     fn check_group(&self, place: String, name: &str, problems: &mut Vec<Problem>) {
         if !self.groups.contains(name) {
             let names = self.network.security_groups.iter().map(|group| group.name.as_str());
-            problems.push(dangling(place, "network.security-group", name, names));
+            problems.extend(dangling(place, "network.security-group", name, names));
         }
     }
 }

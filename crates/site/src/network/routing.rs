@@ -377,7 +377,7 @@ fn check_routes(site: &Site, place: &str, index: &RoutingIndex<'_>, routes: &[Ro
             && !groups.contains(name.as_str())
         {
             let names = network.ecmp.iter().map(|group| group.name.as_str());
-            problems.push(dangling(format!("{place}.ecmp"), "network.ecmp", name, names));
+            problems.extend(dangling(format!("{place}.ecmp"), "network.ecmp", name, names));
         }
     }
 }
@@ -417,7 +417,7 @@ fn check_peers(site: &Site, place: &str, index: &RoutingIndex<'_>, problems: &mu
         }
         let Some(peer) = index.networks.get(name.as_str()) else {
             let names = site.networks.iter().map(|network| network.name.as_str());
-            problems.push(dangling(place, "network", name, names));
+            problems.extend(dangling(place, "network", name, names));
             continue;
         };
         let overlaps = |far: &&IpNet| reached.iter().any(|(_, near)| overlap(near, far));

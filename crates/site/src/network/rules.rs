@@ -56,18 +56,19 @@ pub(crate) fn check_networks(site: &Site, problems: &mut Vec<Problem>) {
 }
 
 fn check_vnis(site: &Site, problems: &mut Vec<Problem>) {
-    let mut seen: HashMap<Vni, &str> = HashMap::new();
+    let mut seen: HashMap<Vni, (usize, &str)> = HashMap::new();
     for (index, network) in site.networks.iter().enumerate().filter(|(_, network)| network.vni != STAND_IN_VNI) {
         match seen.get(&network.vni) {
-            Some(other) if *other != network.name => problems.push(
+            Some((first, other)) if *other != network.name => problems.push(
                 Problem::error(
                     format!("network[{index}].vni"),
                     format!("network `{other}` already has VNI {}", network.vni),
                 )
-                .help("give each [[network]] a VNI of its own: frames on the underlay are told apart by it"),
+                .help("give each [[network]] a VNI of its own: frames on the underlay are told apart by it")
+                .first(format!("network[{first}].vni")),
             ),
             Some(_) => {}
-            None => drop(seen.insert(network.vni, &network.name)),
+            None => drop(seen.insert(network.vni, (index, &network.name))),
         }
     }
 }
@@ -78,7 +79,7 @@ fn check_network_tenant(site: &Site, place: &str, network: &Network, problems: &
         && tenant != crate::DEFAULT_TENANT
     {
         let names = site.tenants.iter().map(|tenant| tenant.name.as_str());
-        problems.push(dangling(format!("{place}.tenant"), "tenant", tenant, names));
+        problems.extend(dangling(format!("{place}.tenant"), "tenant", tenant, names));
     }
 }
 
@@ -191,7 +192,7 @@ fn check_port<'a>(
     }
     let Some(network) = site.network(&port.network) else {
         let names = site.networks.iter().map(|network| network.name.as_str());
-        problems.push(dangling(format!("{place}.network"), "network", &port.network, names));
+        problems.extend(dangling(format!("{place}.network"), "network", &port.network, names));
         return;
     };
     if let Some(tenant) = &network.tenant

@@ -61,7 +61,47 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nmetrics = { listen = \"localhost\" }",
         "2:22: `listen` in node.metrics: found the string \"localhost\", expected an address and a port such as \
-         \"127.0.0.1:9477\" (invalid socket address syntax)",
+         \"127.0.0.1:9477\" (names are not looked up: write \"127.0.0.1:9477\")",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"localhost:9478\" }",
+        "2:22: `listen` in node.metrics: found the string \"localhost:9478\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (names are not looked up: write \"127.0.0.1:9478\")",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"node-a:9478\" }",
+        "2:22: `listen` in node.metrics: found the string \"node-a:9478\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (names are not looked up: write the address of `node-a`)",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"9478\" }",
+        "2:22: `listen` in node.metrics: found the string \"9478\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (add the address: \"127.0.0.1:9478\")",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"99478\" }",
+        "2:22: `listen` in node.metrics: found the string \"99478\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (a port is a number up to 65535, after an address and a colon)",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"127.0.0.1:99478\" }",
+        "2:22: `listen` in node.metrics: found the string \"127.0.0.1:99478\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (`99478` is no port: a number up to 65535)",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"127.0.0.1\" }",
+        "2:22: `listen` in node.metrics: found the string \"127.0.0.1\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (add the port: \"127.0.0.1:9477\")",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"::1\" }",
+        "2:22: `listen` in node.metrics: found the string \"::1\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (add the port: \"[::1]:9477\")",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"[::1]\" }",
+        "2:22: `listen` in node.metrics: found the string \"[::1]\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (add the port: \"[::1]:9477\")",
     ),
     (
         "[node]\nlog = { level = \"verbose\" }",
@@ -92,6 +132,11 @@ const BROKEN: &[(&str, &str)] = &[
          (the unit is missing: write \"20 %\", for instance)",
     ),
     (
+        "[[tenant]]\nname = \"a\"\nguarantee = \"120 %\"",
+        "3:13: `guarantee` in [[tenant]]: found the string \"120 %\", expected a part of all cores' time such as \"20 %\" \
+         (100 % is the most)",
+    ),
+    (
         "[[tenant]]\nname = \"a\"\nguarantee = \"50 %\"\n[[tenant]]\nname = \"b\"\nguarantee = \"40.1 %\"",
         "6:13: tenants are guaranteed more than there is: found 90.1 % for this tenant and those before it, expected 90 % \
          at the most, so that weights have something to share",
@@ -112,7 +157,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[[volume]]\nname = \"v\"\nmemory = { size = \"64\" }",
         "3:19: `size` in volume.memory: found the string \"64\", expected a size with a unit such as \"20 GiB\" (the \
-         unit is missing: write \"20 GiB\", for instance)",
+         unit is missing: write \"64 GiB\", for instance)",
     ),
     (
         "[[volume]]\nname = \"v\"\nmemory = { size = \"0 B\" }",
@@ -159,12 +204,23 @@ const BROKEN: &[(&str, &str)] = &[
          \"nbd://host:10809/export\" (write nbd://host:port/export or nbd+unix:///export?socket=PATH)",
     ),
     (
+        "[[volume]]\nname = \"v\"\nnbd = { uri = \"nbds+unix:///?socket=/run/nbd.sock\" }",
+        "3:15: `uri` in volume.nbd: found the string \"nbds+unix:///?socket=/run/nbd.sock\", expected an NBD URI such as \
+         \"nbd://host:10809/export\" (TLS (nbds://) is not supported yet: use nbd:// on a trusted network, or nbd+unix:// with \
+         a local proxy)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nsize = \"1 GiB\"\nnull = { size = \"1 GiB\" }",
+        "3:1: unknown key in [[volume]]: found `size`, expected `name`, `block-size`, `null`, `memory`, `read-only`, \
+         `encryption`, `file`, `device`, `nbd`, `cache`, `shared` or `depth` (it is a key of `volume.null`)",
+    ),
+    (
         "[[volume]]\nname = \"v\"\nnbd = { uri = \"nbd://x\", timeout = \"0 s\" }",
         "3:36: `timeout` in volume.nbd: found zero, expected a time in which the server can answer",
     ),
     (
         "[[volume]]\nname = \"root\"\nnull = { size = \"1 GiB\" }",
-        "5:8: volume `root` exists already (give each [[volume]] a name of its own)",
+        "5:8: volume `root` exists already (the first is in line 2; give each [[volume]] a name of its own)",
     ),
     (
         "[[volume]]\nname = \"a\"\nfile = { path = \"x\" }\n[[volume]]\nname = \"b\"\nfile = { path = \"/srv/site/x\" }",
@@ -327,13 +383,42 @@ fn an_nbd_uri_that_no_connection_could_be_tried_with_is_refused() {
 }
 
 #[test]
+fn a_key_that_is_an_inner_tables_is_said_to_be_so() {
+    let found = messages("[[volume]]\nname = \"v\"\nsize = \"1 GiB\"\n");
+    let help = "(it is a key of `volume.null`, `volume.memory` or `volume.file`)";
+    assert!(found.iter().any(|message| message.starts_with("3:1: ") && message.ends_with(help)), "{found:#?}");
+}
+
+#[test]
+fn what_a_mistake_makes_wrong_elsewhere_is_not_reported() {
+    let device = "[[device]]\nname = \"d\"\ntenant = \"acme\"\nvirtio-blk = { volume = \"v\" }\n";
+    let volume = "[[volume]]\nname = \"v\"\nnull = { size = \"1 GiB\" }\n";
+    assert_eq!(
+        messages(&format!("[[tenat]]\nname = \"acme\"\n{volume}{device}")),
+        [
+            "1:3: unknown key in the site file: found `tenat`, expected `node`, `tenant`, `volume`, `network`, `function` or \
+             `device` (did you mean `tenant`?)"
+        ]
+    );
+    assert_eq!(
+        messages(&format!("[[tenant]]\nnmae = \"acme\"\n{volume}{device}")),
+        [
+            "1:1: `name` is missing in [[tenant]] (add `name = \"acme\"`)",
+            "2:1: unknown key in [[tenant]]: found `nmae`, expected `name`, `weight`, `class`, `guarantee`, `limits` or `meter` (did \
+             you mean `name`?)",
+        ]
+    );
+}
+
+#[test]
 fn all_mistakes_are_reported_in_the_order_of_the_file() {
     let found = messages(
-        "[node]\nfairnes = 1\n[[tenant]]\nweight = 0\n[[volume]]\nname = \"v\"\nmemory = { size = \"1 B\" }\n\
-         [[device]]\nname = \"d\"\ntenant = \"t\"\nvirtio-blk = { volume = \"w\", queues = 0 }\n",
+        "[node]\nfairnes = 1\n[[tenant]]\nname = \"u\"\nweight = 0\n[[volume]]\nname = \"v\"\nmemory = { size = \"1 B\" }\n\
+         [[device]]\nname = \"d\"\ntenant = \"t\"\nvirtio-blk = { volume = \"w\", queues = 0 }\n\
+         [[device]]\nvirtio-blk = { volume = \"v\" }\n",
     );
     let places: Vec<&str> = found.iter().map(|message| message.split_once(": ").unwrap().0).collect();
-    assert_eq!(places, ["2:1", "3:1", "4:10", "7:19", "10:10", "11:25", "11:39"], "{found:#?}");
+    assert_eq!(places, ["2:1", "5:10", "8:19", "11:10", "12:25", "12:39", "13:1"], "{found:#?}");
 }
 
 #[test]
@@ -341,7 +426,7 @@ fn every_syntax_error_is_reported() {
     let found = messages("[node]\nlog = \nfairness = fcfs\n");
     assert!(found.len() >= 2 && found.iter().all(|message| message.contains("not valid TOML")), "{found:#?}");
     let found = messages("[node]\nfairness = \"fcfs\"\nfairness = \"fcfs\"\n");
-    assert_eq!(found, ["3:1: not valid TOML: duplicate key"]);
+    assert_eq!(found, ["3:1: not valid TOML: duplicate key (the first is in line 2)"]);
 }
 
 #[test]
@@ -357,6 +442,18 @@ fn a_report_reads_like_a_compilers() {
          |            ^^^\n\
          \n\
          site.toml: 1 error\n"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_has_no_line_and_no_column() {
+    let report = load(Path::new("/nowhere/nope.toml"), Severity::Warning).report;
+    assert_eq!(
+        report.to_string(),
+        "error: the site file cannot be read: No such file or directory (os error 2)\n\
+         --> /nowhere/nope.toml\n\
+         \n\
+         /nowhere/nope.toml: 1 error\n"
     );
 }
 

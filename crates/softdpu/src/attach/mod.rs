@@ -147,7 +147,8 @@ fn env(device: &Device) -> String {
         variables.push(("DOMAIN", device.domain.clone()));
     }
     if let Some(access) = device.access() {
-        variables.push(("SOCKET", access.socket.display().to_string()));
+        // SOFTDPU_SOCKET is the management socket of every command.
+        variables.push(("DEVICE_SOCKET", access.socket.display().to_string()));
     }
     if let Some(port) = device.port() {
         let addresses: Vec<String> = port.addresses.iter().map(ToString::to_string).collect();

@@ -87,7 +87,8 @@ fn libblkio_and_scripts_get_the_socket() {
         "driver=virtio-blk-vhost-user,path=/run/run/softdpu/2nd.sock,cache.direct=on\n"
     );
     let env = render(&args, Format::Env, DEFAULT_MEMORY).unwrap();
-    assert!(env.contains("SOFTDPU_SOCKET=/run/run/softdpu/2nd.sock\n"), "{env}");
+    assert!(env.contains("SOFTDPU_DEVICE_SOCKET=/run/run/softdpu/2nd.sock\n"), "{env}");
+    assert!(!env.contains(softdpu_api::SOCKET_VARIABLE), "{env}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn node(status: &NodeStatus) -> String {
             elapsed(status.uptime_s),
             status.supervisor_pid
         ),
-        format!("data plane {}, {pid}, {} restarts", plane.state, plane.restarts),
+        format!("data plane {}, {pid}, {}", plane.state, restarts(plane.restarts)),
     ];
     let mut last = Vec::new();
     if let Some(exit) = &plane.last_exit {
@@ -331,5 +331,10 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 fn millis(us: u64) -> String {
-    if us < 10_000_000 { format!("{:.1} ms", us as f64 / 1e3) } else { format!("{:.1} s", us as f64 / 1e6) }
+    if us < 1_000_000 { format!("{:.1} ms", us as f64 / 1e3) } else { format!("{:.1} s", us as f64 / 1e6) }
+}
+
+/// How often the data plane was started again.
+pub(super) fn restarts(count: u64) -> String {
+    if count == 1 { "1 restart".to_owned() } else { format!("{count} restarts") }
 }

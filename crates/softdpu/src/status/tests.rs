@@ -119,6 +119,24 @@ fn the_table_fits_and_says_what_is_broken_first() {
 }
 
 #[test]
+fn one_restart_is_not_plural_and_a_long_time_is_in_seconds() {
+    let mut status = sample();
+    let plane = DataPlaneStatus { pid: Some(7), restarts: 1, last_exit: None, ..status.data_plane.clone() };
+    let slow = Some(1_808_700);
+    status.data_plane = DataPlaneStatus { time_to_ready_us: slow, first_completion_after_restart_us: slow, ..plane };
+    let lines = table(&status);
+    let state = status.data_plane.state;
+    for line in [&*format!("data plane {state}, pid 7, 1 restart"), "ready after 1.8 s, first completion after 1.8 s"] {
+        assert!(lines.lines().any(|shown| shown == line), "{line}\n{lines}");
+    }
+    let mut top = Top::default();
+    top.update(Instant::now(), Ok(status.clone()));
+    assert!(screen(&top, 120, 60).contains("(1 restart)"));
+    status.data_plane.restarts = 2;
+    assert!(table(&status).contains("pid 7, 2 restarts\n"));
+}
+
+#[test]
 fn the_list_of_devices_says_where_to_connect() {
     let mut devices = sample().devices;
     devices[0].socket = "/run/softdpu/acme-vm1-disk.sock".into();

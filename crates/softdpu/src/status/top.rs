@@ -14,7 +14,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 
 use softdpu_api::status::elapsed;
 
-use super::table::{heavy_rows, one_line, scaled, short, top_rows};
+use super::table::{heavy_rows, one_line, restarts, scaled, short, top_rows};
 use softdpu_api::status::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, QueueStatus, TenantStatus};
 
 /// How often the status is asked for.
@@ -55,11 +55,11 @@ impl Top {
             return;
         };
         let mut head = vec![Line::from(format!(
-            "softdpu {}  up {}  data plane {} ({} restarts)  q quits",
+            "softdpu {}  up {}  data plane {} ({})  q quits",
             one_line(&status.version),
             elapsed(status.uptime_s),
             status.data_plane.state,
-            status.data_plane.restarts
+            restarts(status.data_plane.restarts)
         ))];
         let alarm = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
         let problems = self.error.iter().cloned().chain(status.problems());

@@ -53,7 +53,7 @@ pub fn run(connection: &Connection, options: &Packet) -> Result<(), String> {
     let sink = Sink::open(options).map_err(|error| format!("{}: {error}", place(options.write.as_deref())))?;
     let (signals, reader) = (Signals::new()?, Reader::new());
     // From here on no frame passes unseen.
-    eprintln!("softdpu: tracing {}; Ctrl-C ends", ports(&options.port));
+    crate::output::error_line!("softdpu: tracing {}; Ctrl-C ends", ports(&options.port));
     let totals = BTreeMap::new();
     let mut run =
         Reading { options, sink, reader, ports: Vec::new(), totals, shown: 0, signals, deadline, stopping: None };
@@ -155,12 +155,14 @@ impl Reading<'_> {
                 End::Asked | End::NoReader => return Ok(()),
                 End::Gone => {}
             }
-            eprintln!("softdpu: the data plane has ended; what passes before the next one serves is not seen");
+            crate::output::error_line!(
+                "softdpu: the data plane has ended; what passes before the next one serves is not seen"
+            );
             match self.reopen(connection, request)? {
                 Some(stream) => next = stream,
                 None => return Ok(()),
             }
-            eprintln!("softdpu: the trace goes on");
+            crate::output::error_line!("softdpu: the trace goes on");
         }
     }
 
@@ -295,13 +297,17 @@ impl Reading<'_> {
         if let Err(error) = self.sink.flush()
             && error.kind() != ErrorKind::BrokenPipe
         {
-            eprintln!("softdpu: {}: {error}", place(self.options.write.as_deref()));
+            crate::output::error_line!("softdpu: {}: {error}", place(self.options.write.as_deref()));
         }
         let sum = |count: fn(&Totals) -> u64| self.totals.values().map(count).sum::<u64>();
-        eprintln!("{} frames captured", self.shown);
+        crate::output::error_line!("{} frames captured", self.shown);
         if !self.totals.is_empty() {
-            eprintln!("{} frames passed, {} matched", sum(|total| total.seen), sum(|total| total.matched));
-            eprintln!("{} frames lost for want of room", sum(|total| total.lost));
+            crate::output::error_line!(
+                "{} frames passed, {} matched",
+                sum(|total| total.seen),
+                sum(|total| total.matched)
+            );
+            crate::output::error_line!("{} frames lost for want of room", sum(|total| total.lost));
         }
     }
 }

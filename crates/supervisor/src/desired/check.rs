@@ -10,7 +10,7 @@ use softdpu_api::{ApiError, Change, EndpointChange, ErrorCode};
 use softdpu_link::MAX_FRAME;
 use softdpu_site::{
     Bytes, DEFAULT_TENANT, EcmpMember, Endpoint, FunctionChange, LARGEST_MEMBER_WEIGHT, MemberChange, NetworkChange,
-    Places, Problem, Severity, Site, TableUse, full,
+    Places, Problem, Severity, Site, TableUse, full, nearest,
 };
 
 use super::Desired;
@@ -22,7 +22,7 @@ pub(super) const LARGEST_SITE: usize = MAX_FRAME - (8 << 20);
 
 /// What has a name of its own.
 #[derive(Clone, Copy)]
-enum Item {
+pub(crate) enum Item {
     Volume,
     Device,
     Network,
@@ -39,6 +39,26 @@ impl Item {
             Item::Network => site.network(name).is_some(),
             Item::Function => site.function(name).is_some(),
             Item::Tenant => site.tenant(name).is_some(),
+        }
+    }
+
+    /// The names of all that `site` has.
+    fn names(self, site: &Site) -> Vec<&str> {
+        match self {
+            Item::Volume => site.volumes.iter().map(|it| it.name.as_str()).collect(),
+            Item::Device => site.devices.iter().map(|it| it.name.as_str()).collect(),
+            Item::Network => site.networks.iter().map(|it| it.name.as_str()).collect(),
+            Item::Function => site.functions.iter().map(|it| it.name.as_str()).collect(),
+            Item::Tenant => site.tenants.iter().map(|it| it.name.as_str()).collect(),
+        }
+    }
+
+    /// That `site` has none of that name; the one that was probably meant.
+    pub(crate) fn unknown(self, site: &Site, name: &str) -> ApiError {
+        let error = ApiError::new(ErrorCode::NotFound, format!("there is no {self} called {name:?}"));
+        match nearest(name, self.names(site)) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error,
         }
     }
 }
@@ -155,7 +175,7 @@ impl Desired {
         if item.is_in(&self.site, name) {
             return Ok(());
         }
-        Err(ApiError::new(ErrorCode::NotFound, format!("there is no {item} called {name:?}")))
+        Err(item.unknown(&self.site, name))
     }
 
     /// Whether all networks that are changed are there.
@@ -297,7 +317,10 @@ fn is_unused<'a>(item: Item, name: &str, users: impl Iterator<Item = &'a str>, h
 fn refused(site: &Site, problems: &[Problem], places: Option<&Places>) -> ApiError {
     match places {
         Some(places) => ApiError::new(ErrorCode::Refused, places.tell(site, problems)),
-        None => ApiError::from_problems(ErrorCode::Refused, problems),
+        None => {
+            let problems: Vec<Problem> = problems.iter().map(|problem| problem.clone().named_in(site)).collect();
+            ApiError::from_problems(ErrorCode::Refused, &problems)
+        }
     }
 }
 

@@ -256,6 +256,27 @@ fn changes_that_contradict_the_site_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_refusal_has_names_instead_of_indexes_and_the_nearest_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    desired.commit(&Change::VolumeCreate(volume("acme-root"))).unwrap();
+    let refused = |change: Change| desired.check(&change, None).unwrap_err().to_string();
+    assert_eq!(
+        refused(Change::DeviceAdd(Device {
+            tenant: "acme".into(),
+            domain: "web".into(),
+            ..device("web", "acme-root")
+        })),
+        "device `web`, `tenant`: there is no tenant `acme` (declare it, or use one of: default)"
+    );
+    assert_eq!(
+        refused(Change::VolumeDelete { name: "acme-roat".into() }),
+        "there is no volume called \"acme-roat\" (did you mean `acme-root`?)"
+    );
+    assert_eq!(refused(Change::DeviceRemove { name: "x".into() }), "there is no device called \"x\"");
+}
+
+#[test]
 fn a_damaged_state_file_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let site = site(folder.path());

@@ -46,7 +46,7 @@ fn what_a_file_makes_wrong_elsewhere_is_told_with_its_place_in_the_site() {
     let desired = two_networks(folder.path());
     let (change, places) = by_file(NetworkPart::Policy, "network = \"a\"\n".to_owned());
     let error = desired.check(&change, Some(&places)).unwrap_err();
-    let place = "network[0].endpoint[0].security-groups[0]: there is no network.security-group `web`";
+    let place = "network `a`, `endpoint[0].security-groups[0]`: there is no network.security-group `web`";
     assert!(error.message.starts_with(place), "{}", error.message);
 }
 

@@ -194,7 +194,7 @@ fn routes_have_room_beside_loaded_ones_or_the_command_and_the_start_say_which_ta
     };
     desired.check(&routing(2), None).unwrap();
     let error = desired.check(&routing(3), None).unwrap_err();
-    let full = "network[0].route[2]: the table of routes is full: it has room for 5, and 6 are wanted";
+    let full = "network `a`, `route[2]`: the table of routes is full: it has room for 5, and 6 are wanted";
     assert!(error.message.starts_with(full) && error.message.contains("set `routes` in node.tables"), "{error}");
     // The site file may say so as well.
     assert!(Desired::load(site(4, 1)).is_ok());

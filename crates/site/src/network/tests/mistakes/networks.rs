@@ -1,6 +1,6 @@
 //! Networks: their keys, types and ranges, and what must hold over them.
 
-use super::{Mistake, subnet, table};
+use super::{Mistake, nic, subnet, table};
 
 pub(super) fn mistakes() -> Vec<Mistake> {
     vec![
@@ -55,14 +55,20 @@ pub(super) fn mistakes() -> Vec<Mistake> {
             subnet(r#""10.0.0.0/8""#).with(r#"tenant = "nobody""#),
             r#"14:10: there is no tenant `nobody` (declare it, or use one of: default)"#,
         ),
+        // The device's network is not said to be missing: it may be the one without a name.
+        (
+            table("[[network]]", &["vni = 7", r#"cidr = "10.0.0.0/8""#])
+                .then(nic(r#"network = "n", address = "10.0.0.2""#)),
+            r#"10:1: `name` is missing in [[network]] (add `name = "acme-vpc"`)"#,
+        ),
         // Networks: what must hold over them
         (
             table("[[network]]", &[r#"name = "vpc""#, "vni = 7", r#"cidr = "10.0.0.0/8""#]),
-            r#"11:8: network `vpc` exists already (give each [[network]] a name of its own)"#,
+            r#"11:8: network `vpc` exists already (the first is in line 3; give each [[network]] a name of its own)"#,
         ),
         (
             table("[[network]]", &[r#"name = "n""#, "vni = 5001", r#"cidr = "10.0.0.0/8""#]),
-            r#"12:7: network `vpc` already has VNI 5001 (give each [[network]] a VNI of its own: frames on the underlay are told apart by it)"#,
+            r#"12:7: network `vpc` already has VNI 5001 (the first is in line 4; give each [[network]] a VNI of its own: frames on the underlay are told apart by it)"#,
         ),
         (
             subnet(r#"["10.0.0.0/8", "fd00::/64", "10.9.0.0/16"]"#),
