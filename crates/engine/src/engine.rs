@@ -386,9 +386,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets
-    /// cores of its own while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues,
-    /// by device and index, are pinned to their core. Returns what was moved where.
+    /// Moves queues by what they had of the cores since the last call, now and then: tenants have cores of their own
+    /// where all they ask for fits there, and busy cores give to idle ones otherwise. `stays` tells which queues, by
+    /// device and index, are pinned to their core. Returns what was moved where.
     pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
         let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
         if self.cores.len() < 2 || passed == 0 {
@@ -407,8 +407,8 @@ impl Engine {
         }
         loads.sort_by_key(|load| load.queue);
         let shares = &self.shares;
-        let weight = |tenant| shares.on(tenant, CoreIndex(0)).map_or(1, |share| share.weight);
-        let moves = self.balancer.plan(now, self.cores.len(), &loads, weight);
+        let share = |tenant| shares.of_node(tenant).unwrap_or_default();
+        let moves = self.balancer.plan(now, self.cores.len(), &loads, share);
         let mut moved = Vec::new();
         for Move { queue, to } in moves {
             if let Some(&key) = keys.get(&queue)
@@ -425,8 +425,8 @@ impl Engine {
         self.placed.get(&key).map(|placed| placed.core)
     }
 
-    /// Sets a tenant's share of the node: its limits and its guarantee, which is in thousandths of all cores'
-    /// time, are divided over the cores that serve it.
+    /// Sets a tenant's share of the node: its limits and its guarantee, which is in thousandths of all cores' time, are
+    /// divided over the cores that serve it, its weight over its queues.
     pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
         self.shares.configure(tenant, share, self.cores.len());
         self.send_shares();

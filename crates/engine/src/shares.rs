@@ -1,12 +1,13 @@
 //! Each core's part of a tenant's share.
 //!
 //! Schedulers are fair each on its own core. What a tenant may claim or not exceed on the node as a whole is divided
-//! over the cores that serve it, in equal parts, and again whenever one of its queues comes, goes or moves.
+//! over the cores that serve it, in equal parts, its weight by its queues, and again whenever one of its queues comes,
+//! goes or moves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use softdpu_sched::{Limits, Rate, Share, TenantId};
+use softdpu_sched::{Limits, Rate, Share, TenantId, WeightPart, weights_on_core};
 
 use crate::counters::TenantCounters;
 use crate::ids::CoreIndex;
@@ -54,12 +55,15 @@ impl Shares {
 
     /// A tenant has one more queue on a core, or one less. Whether that changes what cores give to tenants.
     pub(crate) fn count(&mut self, tenant: TenantId, core: CoreIndex, change: i32) -> bool {
+        let has_several = self.tenants.len() > 1;
         let Some(entry) = self.tenants.get_mut(&tenant) else { return false };
         let Some(queues) = entry.queues.get_mut(core.0) else { return false };
         let before = *queues;
         *queues = queues.saturating_add_signed(change);
         let is_divided = self.counts_cores || entry.share.guarantee > 0 || entry.share.limits != Limits::default();
-        is_divided && (before == 0) != (*queues == 0)
+        let is_another_core = (before == 0) != (*queues == 0);
+        // Weights on a core are by the queues of all its tenants.
+        (is_divided || has_several) && is_another_core || entry.is_elsewhere(core.0)
     }
 
     /// One of a tenant's queues goes to another core. Whether that changes what cores give to tenants.
@@ -79,6 +83,18 @@ impl Shares {
         *self.tenants.get(&tenant)?.sent.get(core.0)?
     }
 
+    /// What a tenant is to have of the node.
+    pub(crate) fn of_node(&self, tenant: TenantId) -> Option<Share> {
+        Some(self.tenants.get(&tenant)?.share)
+    }
+
+    /// The weights of the tenants that a core serves, there.
+    fn weights(&self, core: usize) -> HashMap<TenantId, u32> {
+        let here: Vec<(&TenantId, &Tenant)> = self.tenants.iter().filter(|(_, entry)| entry.is_on(core)).collect();
+        let parts: Vec<WeightPart> = here.iter().map(|(_, entry)| entry.weight_part(core)).collect();
+        here.into_iter().map(|(tenant, _)| *tenant).zip(weights_on_core(&parts)).collect()
+    }
+
     /// What is to be sent to cores since the last call.
     pub(crate) fn divide(&mut self, cores: usize) -> Vec<ShareUpdate> {
         let mut guaranteed = vec![0_u32; cores];
@@ -87,11 +103,13 @@ impl Shares {
                 *sum += entry.guarantee(cores);
             }
         }
+        let weights: Vec<HashMap<TenantId, u32>> = (0..cores).map(|core| self.weights(core)).collect();
         let mut news = Vec::new();
         for (&tenant, entry) in &mut self.tenants {
             for (core, sum) in guaranteed.iter().enumerate() {
                 let served_on = if self.counts_cores { entry.cores() as u16 } else { 0 };
                 let mut share = Share { limits: entry.limits(core), cores: served_on, ..entry.share };
+                share.weight = weights[core].get(&tenant).copied().unwrap_or(entry.share.weight);
                 // More than a core has is had in proportion.
                 let own = entry.guarantee(cores);
                 share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
@@ -110,6 +128,15 @@ impl TenantShare {
         self.queues.get(core).is_some_and(|queues| *queues > 0)
     }
 
+    fn is_elsewhere(&self, core: usize) -> bool {
+        self.queues.iter().enumerate().any(|(other, queues)| other != core && *queues > 0)
+    }
+
+    fn weight_part(&self, core: usize) -> WeightPart {
+        let here = self.queues.get(core).copied().unwrap_or(0);
+        WeightPart { weight: self.share.weight, here, all: self.queues.iter().sum() }
+    }
+
     /// How many cores serve it, one at least.
     fn cores(&self) -> u32 {
         (self.queues.iter().filter(|queues| **queues > 0).count() as u32).max(1)
@@ -124,7 +151,7 @@ impl TenantShare {
     /// save up a burst beside theirs, for a queue that comes to it.
     fn limits(&self, core: usize) -> Limits {
         let cores = u64::from(self.cores());
-        let is_elsewhere = !self.is_on(core) && self.queues.iter().any(|queues| *queues > 0);
+        let is_elsewhere = !self.is_on(core) && self.is_elsewhere(core);
         let part = |rate: Rate| match is_elsewhere {
             true => Rate { rate: 1, burst: 1 },
             false => Rate { rate: (rate.rate / cores).max(1), burst: (rate.burst / cores).max(1) },
@@ -208,6 +235,25 @@ mod tests {
         assert!(shares.count(A, CoreIndex(1), 1));
         assert_eq!(shares.divide(2).len(), 2);
         assert_eq!(shares.on(A, CoreIndex(0)).unwrap().cores, 2);
+    }
+
+    #[test]
+    fn a_weight_is_for_the_node() {
+        let mut shares = Shares::default();
+        for (tenant, weight) in [(A, 1), (B, 2)] {
+            shares.configure(tenant, Share { weight, ..Share::default() }, 2);
+        }
+        // A has its only queue where B has one of two.
+        shares.count(A, CoreIndex(0), 1);
+        shares.count(B, CoreIndex(0), 1);
+        shares.divide(2);
+        let weight = |shares: &Shares, tenant, core| shares.on(tenant, CoreIndex(core)).unwrap().weight;
+        assert_eq!([A, B].map(|tenant| weight(&shares, tenant, 0)), [1, 2]);
+        assert!(shares.count(B, CoreIndex(1), 1));
+        shares.divide(2);
+        assert_eq!([A, B].map(|tenant| weight(&shares, tenant, 0)), [1, 1]);
+        assert_eq!(weight(&shares, B, 1), 2);
+        assert_eq!(shares.of_node(B).unwrap().weight, 2);
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub use fairness::{fair1, fair2, jain};
 pub use fcfs::Fcfs;
 pub use papers::{Expectation, FairNic, Ipipe, LogNic, Mtda, Occupancy, Profile, System, Thresholds};
 pub use placement::{
-    Balancer, BucketLoad, Elephant, Hysteresis, Move, Order, Pinned, QueueLoad, SpreadTuning, Spreader,
+    Balancer, BucketLoad, Elephant, Hysteresis, Move, Order, Pinned, QueueLoad, SpreadTuning, Spreader, WeightPart,
+    weights_on_core, whole_cores,
 };
 pub use policy::{Policy, UnknownPolicy};
 pub use rates::{Colour, Measure, Meter, Patience, Rate, TokenBucket};

@@ -1,8 +1,8 @@
 //! One case on one system.
 
 use softdpu_sched::{
-    Balancer, Hysteresis, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
-    TenantId, Thresholds, Tuning,
+    LogNic, Move, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler, TenantId, Thresholds, Tuning,
+    whole_cores,
 };
 
 use super::Scope;
@@ -176,7 +176,8 @@ pub(super) fn assignment(system: System, case: &Case) -> Assignment {
     }
 }
 
-/// Cores by the balancer: those of a tenant are its own while there are enough (§III-C), by what its load needs.
+/// Cores of tenants' own (§III-C), by what their loads need, however much that is: no tenant is to wait for
+/// another's work. A daemon's balancer gives them so as long as they suffice.
 fn balanced(case: &Case) -> Assignment {
     let tenants = case.tenants.len();
     let mut queues: Vec<QueueLoad> = Vec::new();
@@ -186,9 +187,8 @@ fn balanced(case: &Case) -> Assignment {
             queues.push(QueueLoad { queue, core, load: (case.demand(tenant) / CORES as u32).max(1), is_fixed: false });
         }
     }
-    let mut balancer = Balancer::new(Hysteresis { moves: usize::MAX, dwell: Nanos(0), ..Balancer::HYSTERESIS });
     let weight = |tenant: TenantId| case.demand(usize::from(tenant.0)).max(1);
-    for Move { queue, to } in balancer.plan(Nanos(0), CORES, &queues, weight) {
+    for Move { queue, to } in whole_cores(CORES, &queues, weight) {
         queues[queue.index as usize].core = to;
     }
     let mut cores: Assignment = vec![Vec::new(); tenants];

@@ -2,6 +2,8 @@ use softdpu_sched::{BackEnd, DeferredWork, Fcfs, LatencyClass, Preemption, Weigh
 
 use super::*;
 
+mod balance;
+
 const MILLI: u64 = 1_000_000;
 
 fn queue(tenant: u16, index: u32, capacity: usize) -> QueuePlan {

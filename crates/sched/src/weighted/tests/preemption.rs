@@ -29,7 +29,7 @@ fn a_tenant_of_class_latency_below_its_share_preempts_a_grant() {
     assert!(in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(0)));
     assert!(!in_a_grant(LatencyClass::Normal).0.wakeup_preempt(TenantId(0)), "a class that waits for the grant");
     assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(1)), "itself");
-    assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(9)), "nobody");
+    assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(9)), "no such tenant");
     let mut beyond = in_a_grant(LatencyClass::Latency).0;
     beyond.tenants[RowIndex::from_row(0)].tag = beyond.calendar.now() + 1;
     assert!(!beyond.wakeup_preempt(TenantId(0)), "one that has had its share");
@@ -58,12 +58,12 @@ fn a_long_grant_is_preempted_by_a_tenant_that_goes_first() {
     assert!(grant.units > 50 && policy.tick() == Some(Nanos(8_000)), "{grant:?}");
     assert!(policy.tick_preempt(TenantId(1)), "one that had nothing yet");
     assert!(!policy.tick_preempt(TenantId(0)) && !policy.tick_preempt(TenantId(2)), "those that always have work");
-    assert!(!policy.tick_preempt(TenantId(9)), "nobody");
+    assert!(!policy.tick_preempt(TenantId(9)), "no such tenant");
     policy.charge(now, grant, Cost { units: 16, time: Nanos(8_000), ..Cost::default() });
     policy.ready(now, grant.queue, Work { units: grant.units - 16, bytes: 0 });
     policy.ready(now, queue(1), Work { units: 100, bytes: 0 });
     let (grant, _) = run(&mut policy, &mut now);
-    assert_eq!((grant.queue, policy.tick()), (queue(1), None), "who goes first has a short one");
+    assert_eq!((grant.queue, policy.tick()), (queue(1), None), "a tenant that goes first has a short one");
     assert!(!policy.tick_preempt(TenantId(0)));
 }
 
@@ -122,7 +122,7 @@ fn the_remainder_of_a_preempted_grant_is_granted_again() {
         policy.charge(now, next, cost(next.units));
         ran.push((next.queue.tenant.0, next.units));
     }
-    assert_eq!(ran[0], (0, 1), "who came goes first");
+    assert_eq!(ran[0], (0, 1), "what came goes first");
     let rest: u32 = ran[1..].iter().map(|(_, units)| units).sum();
     assert_eq!(rest, 7, "of eight: {ran:?}");
 }
@@ -147,7 +147,7 @@ fn the_remainder_of_a_preempted_grant_is_behind_what_preempted_it() {
         policy.charge(now, grant, cost(grant.units));
         policy.ready(now, grant.queue, work(grant.units));
     };
-    assert!(policy.tick_preempt(TenantId(1)), "who had nothing yet");
+    assert!(policy.tick_preempt(TenantId(1)), "it had nothing yet");
     now = now + cost(1).time;
     policy.charge(now, ended, cost(1));
     // So far that it would go first if this were work that comes.
