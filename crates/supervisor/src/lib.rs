@@ -22,6 +22,7 @@ mod hand_over;
 mod loads;
 mod metrics_http;
 mod notify;
+mod oom;
 mod opener;
 mod plane;
 mod poller;
