@@ -16,8 +16,5 @@ fn a_ring_has_no_more_places_for_files_than_the_process_may_have_open() {
         ring.add_file(file.as_fd()).unwrap();
     }
     let full = ring.add_file(file.as_fd()).unwrap_err();
-    assert_eq!(
-        full.to_string(),
-        "64 files have a place in this ring, and there are no more: raise the limit of open files"
-    );
+    assert!(full.to_string().contains("places for 64 files"), "{full}");
 }
