@@ -67,7 +67,7 @@ impl IoContext {
     /// # Errors
     /// When the process is out of file descriptors. The io_uring is made when the first volume needs it.
     pub fn new(entries: u32) -> Result<Self, VolumeError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::ring(e.into()))?;
         Ok(IoContext {
             attached: Vec::new(),
             copies: MemoryCopies::default(),
@@ -139,7 +139,7 @@ impl IoContext {
 
     fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), VolumeError> {
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|e| VolumeError::Ring(e.into()))
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|e| VolumeError::ring(e.into()))
     }
 
     /// Polls the links of all NBD attachments by `each`; then what epoll waits for is brought up to date.

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 /// Why a request failed. The guest sees an I/O error; this is for counters, status and the log.
@@ -97,11 +98,22 @@ pub enum VolumeError {
     /// No io_uring.
     #[error("cannot set up io_uring (Linux 5.19 or later is needed, and kernel.io_uring_disabled = 0): {0}")]
     Ring(io::Error),
+    /// A core lacks an io_uring, an epoll instance or an eventfd, as this process has as many files open as it may.
+    #[error("a core has no descriptor left: raise the limit of open files (LimitNOFILE, ulimit -Hn): {0}")]
+    Descriptors(io::Error),
 }
 
 impl VolumeError {
     pub(crate) fn os(volume: &str, what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         VolumeError::Os { volume: volume.into(), what: what.into(), source: source.into() }
+    }
+
+    /// Of what a core waits and works with, which could not be set up.
+    pub(crate) fn ring(error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE) => VolumeError::Descriptors(error),
+            _ => VolumeError::Ring(error),
+        }
     }
 
     pub(crate) fn spec(volume: &str, reason: impl Into<String>) -> Self {

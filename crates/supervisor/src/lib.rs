@@ -24,6 +24,7 @@ mod front_ends;
 mod metrics_http;
 mod node_status;
 mod notify;
+mod oom;
 mod opener;
 mod plane;
 mod poller;

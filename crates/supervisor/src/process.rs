@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::oom::{self, OomKills};
+
 /// The hidden subcommand that is the data plane.
 pub const SUBCOMMAND: &str = "data-plane";
 
@@ -40,7 +42,8 @@ pub trait Process: Send {
 pub struct Exit {
     /// For people: signal or status.
     pub reason: String,
-    /// Another process sent it SIGKILL or SIGTERM. A process that errs does not do that to itself.
+    /// SIGKILL or SIGTERM was sent to it, and not by the kernel for want of memory. A process that errs does not do that
+    /// to itself.
     pub sent: bool,
 }
 
@@ -79,6 +82,8 @@ impl Program {
 
 impl Spawner for Program {
     fn spawn(&mut self, link: OwnedFd) -> io::Result<Box<dyn Process>> {
+        let oom_kills = OomKills::of_this_process();
+        let oom_kills_before = oom_kills.count();
         let child = Command::new(&self.path)
             .arg0("softdpu-data-plane")
             .arg(SUBCOMMAND)
@@ -90,7 +95,10 @@ impl Spawner for Program {
             // Ctrl-C in a terminal is for the supervisor, which stops the data plane in good order.
             .process_group(0)
             .spawn()?;
-        let mut running = RunningProgram { child, pidfd: None };
+        if let Err(error) = oom::prefer(child.id()) {
+            tracing::warn!(%error, "when memory runs out the kernel may end the supervisor before the data plane");
+        }
+        let mut running = RunningProgram { child, pidfd: None, oom_kills, oom_kills_before };
         let pid = Pid::from_child(&running.child);
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => running.pidfd = Some(pidfd),
@@ -108,6 +116,23 @@ struct RunningProgram {
     child: Child,
     /// There from the end of `spawn` on.
     pidfd: Option<OwnedFd>,
+    oom_kills: OomKills,
+    /// The count when it was started.
+    oom_kills_before: Option<u64>,
+}
+
+impl RunningProgram {
+    /// How it ended, by what wait(2) gives and the kernel has counted.
+    fn ended(&self, status: ExitStatus) -> Exit {
+        let exit = Exit::from(status);
+        let is_killed = status.signal() == Some(signal_hook::consts::SIGKILL);
+        let counts = self.oom_kills_before.zip(self.oom_kills.count());
+        if is_killed && counts.is_some_and(|(before, now)| now > before) {
+            let reason = "killed by the kernel, which had no memory left for it (OOM)".to_owned();
+            return Exit { reason, sent: false };
+        }
+        exit
+    }
 }
 
 impl Process for RunningProgram {
@@ -129,7 +154,7 @@ impl Process for RunningProgram {
 
     fn exit(&mut self) -> Option<Exit> {
         match self.child.try_wait() {
-            Ok(status) => status.map(Exit::from),
+            Ok(status) => status.map(|status| self.ended(status)),
             Err(error) => Some(Exit { reason: format!("lost: {error}"), sent: false }),
         }
     }
@@ -141,7 +166,7 @@ impl Process for RunningProgram {
         // A thread that is gone by the time it is looked at will not run either.
         let stats = std::fs::read_dir(folder.join("task")).ok()?.flatten().map(|task| task.path().join("stat"));
         let mut stats = stats.filter_map(|stat| std::fs::read_to_string(stat).ok());
-        stats.all(|stat| Stat::parse(&stat).is_some_and(|stat| stat.will_not_run())).then(|| Exit::from(end))
+        stats.all(|stat| Stat::parse(&stat).is_some_and(|stat| stat.will_not_run())).then(|| self.ended(end))
     }
 }
 
@@ -213,10 +238,31 @@ mod tests {
         }
     }
 
+    fn running(child: Child, oom_kills: OomKills) -> RunningProgram {
+        RunningProgram { child, pidfd: None, oom_kills_before: oom_kills.count(), oom_kills }
+    }
+
+    #[test]
+    fn a_process_that_the_kernel_killed_for_want_of_memory_was_not_killed_from_outside() {
+        let counter = tempfile::NamedTempFile::new().unwrap();
+        let exit_after = |before: u64, after: u64| {
+            std::fs::write(&counter, format!("oom 9\noom_kill {before}\n")).unwrap();
+            let child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let mut process = running(child, OomKills::at(counter.path()));
+            std::fs::write(&counter, format!("oom 9\noom_kill {after}\n")).unwrap();
+            process.kill();
+            let _ = process.child.wait();
+            process.exit().unwrap()
+        };
+        assert_eq!(exit_after(3, 3), Exit { reason: "killed by SIGKILL".into(), sent: true });
+        let exit = exit_after(3, 4);
+        assert!(!exit.sent && exit.reason.contains("OOM"), "{exit:?}");
+    }
+
     #[test]
     fn a_process_that_lives_does_not_hang_and_one_that_was_killed_is_reaped() {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut process = RunningProgram { child, pidfd: None };
+        let mut process = running(child, OomKills::of_this_process());
         assert_eq!((process.hangs(), process.exit()), (None, None));
         process.kill();
         let _ = process.child.wait();

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use rustix::process::{Resource, getrlimit};
 
 use crate::iovec::Cursor;
 use crate::{IoMemory, IoVec};
@@ -118,12 +119,15 @@ pub struct Ring<M: IoMemory, T> {
     slots: Box<[Slot<M, T>]>,
     free: Vec<u32>,
     files: Vec<Place>,
+    /// Places that were asked for.
+    wanted_files: u32,
     /// Cancellations without a completion so far.
     cancellations: usize,
 }
 
 impl<M: IoMemory, T> Ring<M, T> {
-    /// A ring for up to `entries` operations in flight on up to `files` files.
+    /// A ring for up to `entries` operations in flight on up to `files` files, fewer where this process may have fewer
+    /// open.
     ///
     /// # Errors
     /// What the kernel says; Linux 5.19 is needed.
@@ -138,6 +142,9 @@ impl<M: IoMemory, T> Ring<M, T> {
             .setup_submit_all()
             .setup_cqsize(entries * 2)
             .build(entries)?;
+        // The kernel refuses a larger table (EMFILE).
+        let limit = getrlimit(Resource::Nofile).current.and_then(|limit| u32::try_from(limit).ok());
+        let (wanted_files, files) = (files, limit.map_or(files, |limit| files.min(limit)));
         ring.submitter().register_files_sparse(files)?;
         // Operations that cannot be begun without blocking each take one of the kernel's workers for as long as they
         // block. By default these are a few per CPU for all regular files: one file system that hangs would have them
@@ -149,6 +156,7 @@ impl<M: IoMemory, T> Ring<M, T> {
             slots: (0..entries).map(|_| slot()).collect(),
             free: (0..entries).rev().collect(),
             files: vec![Place::default(); files as usize],
+            wanted_files,
             cancellations: 0,
         })
     }
@@ -157,17 +165,21 @@ impl<M: IoMemory, T> Ring<M, T> {
     /// end of what is in flight on it.
     ///
     /// # Errors
-    /// `ENFILE` where all places are taken, by files or by what is still in flight on removed ones; what else the
-    /// kernel says.
+    /// All places are taken, by files or by what is still in flight on removed ones; what else the kernel says.
     pub fn add_file(&mut self, file: BorrowedFd<'_>) -> io::Result<FileIndex> {
-        let free = self
-            .files
-            .iter()
-            .position(|place| !place.taken)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENFILE))?;
+        let free = self.files.iter().position(|place| !place.taken).ok_or_else(|| self.full())?;
         self.ring.submitter().register_files_update(free as u32, &[file.as_raw_fd()])?;
         self.files[free].taken = true;
         Ok(FileIndex(free as u32))
+    }
+
+    /// Why there is no place for another file.
+    fn full(&self) -> io::Error {
+        let (places, wanted) = (self.files.len(), self.wanted_files);
+        io::Error::other(format!(
+            "the ring has places for {places} files, which are taken; it has as many as the limit of open files \
+             (LimitNOFILE, ulimit -Hn), up to {wanted}"
+        ))
     }
 
     /// Gives a file's place back. What is in flight on it goes on, and keeps the place until its end: the kernel looks

@@ -62,7 +62,7 @@ pub(crate) struct FileEngine {
 
 impl FileEngine {
     pub(crate) fn new(entries: u32) -> Result<Self, VolumeError> {
-        let ring = Ring::new(entries, FILES).map_err(VolumeError::Ring)?;
+        let ring = Ring::new(entries, FILES).map_err(VolumeError::ring)?;
         Ok(FileEngine {
             ring,
             backlogs: Vec::new(),

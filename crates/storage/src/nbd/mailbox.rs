@@ -30,7 +30,7 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn new() -> Result<Self, VolumeError> {
-        let bell = Doorbell::new().map_err(|e| VolumeError::Ring(e.into()))?;
+        let bell = Doorbell::new().map_err(|e| VolumeError::ring(e.into()))?;
         Ok(Mailbox { done: Mutex::default(), full: AtomicBool::new(false), bell, outstanding: AtomicUsize::new(0) })
     }
 
