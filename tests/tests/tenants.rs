@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use softdpu_frontend::load::block::BlockWork;
 use softdpu_frontend::load::frames::Route;
-use softdpu_frontend::load::{
-    BlockClient, FrameClient, Job, Outcome, Priority, RoundTrip, RunOptions, run,
-};
+use softdpu_frontend::load::{BlockClient, FrameClient, Job, Outcome, Priority, RoundTrip, RunOptions, run};
 use softdpu_frontend::{Frames, Station, Transfer};
 use softdpu_sched::{fair1, jain};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, SlowDisk, has_two_cpus, skip, wait_until};

@@ -307,7 +307,7 @@ impl Session {
         let least = if self.parameters.multiplier == 1 { LEAST_JITTER } else { 0 };
         let spread = u64::from(JITTER - least) * 1000;
         // Thousandths of a percent; `random` is spread over 2^32.
-        let cut = u64::from(least) * 1000 + (u64::from(random) * (spread + 1) >> 32);
+        let cut = u64::from(least) * 1000 + ((u64::from(random) * (spread + 1)) >> 32);
         interval - interval.mul_f64(cut as f64 / 100_000.0)
     }
 

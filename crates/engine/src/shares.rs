@@ -90,7 +90,7 @@ impl Shares {
 
     /// The weights of the tenants that a core serves, there.
     fn weights(&self, core: usize) -> HashMap<TenantId, u32> {
-        let here: Vec<(&TenantId, &Tenant)> = self.tenants.iter().filter(|(_, entry)| entry.is_on(core)).collect();
+        let here: Vec<(&TenantId, &TenantShare)> = self.tenants.iter().filter(|(_, entry)| entry.is_on(core)).collect();
         let parts: Vec<WeightPart> = here.iter().map(|(_, entry)| entry.weight_part(core)).collect();
         here.into_iter().map(|(tenant, _)| *tenant).zip(weights_on_core(&parts)).collect()
     }

@@ -44,7 +44,7 @@ fn check_says_what_would_run() {
 
 #[test]
 fn an_error_whose_reader_has_gone_is_still_a_failure_and_no_panic() {
-    let folder = site(&SITE.replace("memory", "memroy"));
+    let folder = site(&ONE_DISK.replace("memory", "memroy"));
     for arguments in [&["check", "site.toml"][..], &["status", "--socket", "none.sock"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

@@ -63,7 +63,9 @@ fn parameters(options: &[String]) -> Result<Vec<(String, u64)>, softdpu_sched::U
 fn ending(ending: Ending) -> String {
     match ending {
         Ending::Whole => String::new(),
-        Ending::Truncated(at) => format!("\nit ends within an event, at byte {at}: its writer was ended; the rest is whole"),
+        Ending::Truncated(at) => {
+            format!("\nit ends within an event, at byte {at}: its writer was ended; the rest is whole")
+        }
         Ending::Stopped => "\nthe recording stopped before the core did: its buffer was full".to_owned(),
     }
 }

@@ -117,7 +117,8 @@ fn a_frame_that_waits_for_a_buffer_is_counted_when_it_goes() {
 
 #[test]
 fn what_a_firewall_drops_on_its_way_in_comes_to_no_function_behind_it() {
-    let (mut net, _, inbox) = net(vec![monitor(), firewall(FrameDirection::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
+    let (mut net, _, inbox) =
+        net(vec![monitor(), firewall(FrameDirection::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
     let mut packets = burst(3);
     let other = datagram((0, 2), (1, 3), 0, 100)
         .iter()
