@@ -140,10 +140,10 @@ fn settled(node: &mut Balanced, periods: usize, counted: usize) -> Vec<u64> {
 #[test]
 fn a_busy_tenant_beside_idle_ones_has_two_cores() {
     for (cores, idle) in [(2, 1), (2, 200), (8, 300)] {
-        // The idle ones have a core's work in 200 together, and every queue begins on the first core.
+        // The idle ones have a hundredth of a core together, and every queue begins on the first core.
         let mut all = vec![(0, 0); 2 * cores];
         all.extend((1..=idle).map(|tenant| (tenant, 0)));
-        let arrivals = |tenant: u16| if tenant == 0 { floods(0) } else { Arrivals::poisson(50.0 / f64::from(idle)) };
+        let arrivals = |tenant: u16| if tenant == 0 { floods(0) } else { Arrivals::poisson(500.0 / f64::from(idle)) };
         let mut node = Balanced::new(cores, &vec![1; usize::from(idle) + 1], &all, arrivals);
         for _ in 0..20 {
             node.period();
