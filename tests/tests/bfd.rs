@@ -1,5 +1,5 @@
-//! BFD (RFC 5880) between softdpu and FRR's bfdd: a member of an ECMP group whose host falls silent gets no packets within some
-//! hundred milliseconds, although its kernel goes on answering ARP.
+//! BFD (RFC 5880) between softdpu and FRR's bfdd: a member of an ECMP group whose host falls silent gets no packets
+//! within some hundred milliseconds, although its kernel goes on answering ARP.
 
 #![allow(missing_docs)]
 
@@ -63,7 +63,8 @@ impl Bfdd {
             "bfd\n peer {peer} local-address {local}\n  receive-interval 100\n  transmit-interval 100\n  detect-multiplier 3\n"
         );
         std::fs::write(folder.join("bfdd.conf"), config).context("bfdd's configuration")?;
-        // bfdd wants its user to be in a group of Debian's package: a list of groups of its own, which no other process sees.
+        // bfdd wants its user to be in a group of Debian's package: a list of groups of its own, which no other process
+        // sees.
         let groups = std::fs::read_to_string("/etc/group").context("/etc/group")?;
         let others = groups.lines().filter(|line| !line.starts_with("frrvty:"));
         let groups: String = others.chain(["frrvty:x:64000:root"]).map(|line| format!("{line}\n")).collect();
@@ -71,14 +72,13 @@ impl Bfdd {
         let at = |name: &str| folder.join(name).display().to_string();
         let run = format!(
             "mount --bind {groups} /etc/group && exec {bfdd} -u root -g root -P 0 -z {zebra} -i {pid} -f {config} \
-             --vty_socket {vty} --bfdctl {control}",
+             --vty_socket {vty}",
             groups = at("group"),
             bfdd = bfdd.display(),
             zebra = at("zserv.api"),
             pid = at("bfdd.pid"),
             config = at("bfdd.conf"),
             vty = folder.display(),
-            control = at("bfdd.sock"),
         );
         let process = host.start(lab, &format!("bfdd-{}", host.number()), &["unshare", "-m", "sh", "-c", &run])?;
         Ok(Bfdd { process, folder, vtysh: vtysh.to_owned() })

@@ -1,4 +1,5 @@
-//! Bidirectional Forwarding Detection (RFC 5880): whether a neighbour still forwards, known within some hundred milliseconds.
+//! Bidirectional Forwarding Detection (RFC 5880): whether a neighbour still forwards, known within some hundred
+//! milliseconds.
 //!
 //! ```text
 //!  datagrams ──▶ ControlPacket::parse ──▶ Session::receive ──▶ reply to a poll, change of state
@@ -6,11 +7,11 @@
 //! ```
 //!
 //! - [`packet`]: the control packet, read from a hostile network and written
-//! - [`session`]: the state machine of RFC 5880 §6.8 in asynchronous mode. Time and randomness come in as arguments, packets and
-//!   events go out as values: no socket, no clock, no thread
+//! - [`session`]: the state machine of RFC 5880 §6.8 in asynchronous mode. Time and randomness come in as arguments,
+//!   packets and events go out as values: no socket, no clock, no thread
 //!
-//! Echo, demand mode, authentication and point-to-multipoint are not spoken: a session never asks for them, and drops packets that
-//! need them.
+//! Echo, demand mode, authentication and point-to-multipoint are not spoken: a session never asks for them, and drops
+//! packets that need them.
 
 #![forbid(unsafe_code)]
 

@@ -7,8 +7,8 @@
 //!     ◀──────── detection time passes, or hears down ───────┤
 //! ```
 //!
-//! The caller owns sockets and clock: it hands packets to [`Session::receive`] and calls [`Session::poll`] no later than
-//! [`Session::deadline`]. Times are those of any clock that does not go backwards.
+//! The caller owns sockets and clock: it hands packets to [`Session::receive`] and calls [`Session::poll`] no later
+//! than [`Session::deadline`]. Times are those of any clock that does not go backwards.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -97,7 +97,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that is down and sends its first packet at once. `my_discriminator` names it among all sessions of this system.
+    /// A session that is down and sends its first packet at once. `my_discriminator` names it among all sessions of
+    /// this system.
     pub fn new(parameters: SessionParameters, my_discriminator: NonZeroU32, now: Duration) -> Session {
         Session {
             parameters,
@@ -206,8 +207,8 @@ impl Session {
         }
     }
 
-    /// Takes a packet that came from the session's neighbour (RFC 5880 §6.8.6). The answer to a poll is returned and is to be sent
-    /// at once; [`state`](Self::state) tells what the packet changed.
+    /// Takes a packet that came from the session's neighbour (RFC 5880 §6.8.6). The answer to a poll is returned and is
+    /// to be sent at once; [`state`](Self::state) tells what the packet changed.
     ///
     /// # Errors
     /// [`Refused`]: the packet changes nothing and is to be counted.
@@ -240,8 +241,8 @@ impl Session {
         Ok(packet.poll.then(|| self.packet(true)))
     }
 
-    /// Does what is due: takes the path for down where the detection time has passed, and returns the packet that is to be sent now.
-    /// `random` spreads the sending times (RFC 5880 §6.8.7); any even spread over all values will do.
+    /// Does what is due: takes the path for down where the detection time has passed, and returns the packet that is to
+    /// be sent now. `random` spreads the sending times (RFC 5880 §6.8.7); any even spread over all values will do.
     pub fn poll(&mut self, now: Duration, random: u32) -> Option<ControlPacket> {
         if self.detect_at.is_some_and(|at| at <= now) {
             self.detect_at = None;

@@ -1,8 +1,9 @@
 //! When the kernel has no memory left (OOM): which process it is to kill, and whether it did.
 //!
-//! It is to kill the data plane: the supervisor starts the next one, and guests keep their connections. Such a kill is a SIGKILL, as an administrator's is, and wait(2) does not say who sent it. The kernel counts it for
-//! the victim's control group before it sends the signal. The data plane is in the supervisor's group, so a count
-//! that grew while a data plane lived tells why it died.
+//! It is to kill the data plane: the supervisor starts the next one, and guests keep their connections. Such a kill is
+//! a SIGKILL, as an administrator's is, and wait(2) does not say who sent it. The kernel counts it for the victim's
+//! control group before it sends the signal. The data plane is in the supervisor's group, so a count that grew while a
+//! data plane lived tells why it died.
 
 use std::fs::{read_to_string, write};
 use std::io;

@@ -42,8 +42,8 @@ pub trait Process: Send {
 pub struct Exit {
     /// For people: signal or status.
     pub reason: String,
-    /// SIGKILL or SIGTERM was sent to it, and not by the kernel for want of memory. A process that errs does not do that
-    /// to itself.
+    /// SIGKILL or SIGTERM was sent to it, and not by the kernel for want of memory. A process that errs does not do
+    /// that to itself.
     pub sent: bool,
 }
 

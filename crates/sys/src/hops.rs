@@ -84,8 +84,8 @@ impl HopSocket {
         header.msg_iovlen = 1;
         header.msg_control = ancillary.0.as_mut_ptr().cast();
         header.msg_controllen = ancillary.0.len() as _;
-        // SAFETY: the header points to `buffer`, `name` and `ancillary`, which live and are not used otherwise during the call,
-        // each with its length.
+        // SAFETY: the header points to `buffer`, `name` and `ancillary`, which live and are not used otherwise during
+        // the call, each with its length.
         let received = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
         let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         let from = sender(&name).ok_or_else(|| io::Error::other("a sender of an unknown address family"))?;

@@ -11,7 +11,8 @@ use crate::scratch::Folder;
 const PROGRAM: &str = "dpdk-test";
 /// It begins with this test, and goes on to others, which are not waited for.
 const TEST: &str = "hash_perf_autotest";
-/// It prints nothing before it has measured ten sizes of keys, with and without their hash and data: one to two minutes.
+/// It prints nothing before it has measured ten sizes of keys, with and without their hash and data: one to two
+/// minutes.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Writes lines as they come: into a file it would keep them back until there are 4 KiB, which are two of its tables.
 const BY_LINES: (&str, &str) = ("stdbuf", "--output=L");

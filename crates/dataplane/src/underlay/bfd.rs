@@ -1,5 +1,5 @@
-//! BFD sessions with the hosts that ECMP groups lead to (RFC 5880, 5881, 5883): a host that forwards nothing is no next hop
-//! within some hundred milliseconds.
+//! BFD sessions with the hosts that ECMP groups lead to (RFC 5880, 5881, 5883): a host that forwards nothing is no next
+//! hop within some hundred milliseconds.
 //!
 //! ```text
 //!  Networks: hosts wanted ──▶ ┌────────────┐ ◀──▶ UDP 3784, 4784 of this node's tunnel end points
@@ -8,8 +8,8 @@
 //!                                   ▼ snapshots, kept across the death of this process
 //! ```
 //!
-//! The sessions themselves are [`softdpu_bfd`]'s. A host behind a router is reached by multihop packets, the others by single-hop
-//! ones, which have to come with a hop limit of 255.
+//! The sessions themselves are [`softdpu_bfd`]'s. A host behind a router is reached by multihop packets, the others by
+//! single-hop ones, which have to come with a hop limit of 255.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -93,8 +93,8 @@ impl BfdSessions {
         BfdSessions { wire, addresses: Vec::new(), wanted: Wanted::default(), thread: None }
     }
 
-    /// The hosts with which there are to be sessions, from these tunnel end points of this node. The thread starts with the first host
-    /// and goes on with none, as its neighbours may be wanted again.
+    /// The hosts with which there are to be sessions, from these tunnel end points of this node. The thread starts with
+    /// the first host and goes on with none, as its neighbours may be wanted again.
     pub(crate) fn want(&mut self, mut hosts: Vec<IpAddr>, settings: config::Bfd, addresses: &[IpAddr]) {
         hosts.sort_unstable();
         hosts.dedup();
@@ -177,8 +177,8 @@ struct Kept {
 type Keep = Box<dyn Fn(OwnedFd) + Send>;
 
 impl Bfd {
-    /// Starts the thread and its first sessions. `addresses` are this node's tunnel end points; `kept` is what an earlier process
-    /// gave to `keep`: what was up then is up from the beginning.
+    /// Starts the thread and its first sessions. `addresses` are this node's tunnel end points; `kept` is what an
+    /// earlier process gave to `keep`: what was up then is up from the beginning.
     fn start(addresses: Vec<IpAddr>, wanted: Wanted, kept: Option<BorrowedFd<'_>>, keep: Keep) -> io::Result<Bfd> {
         let resumable = kept.map(read_kept).unwrap_or_default();
         let status = resumable.iter().filter(|(host, _)| wanted.hosts.contains(host));

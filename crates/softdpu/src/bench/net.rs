@@ -13,8 +13,8 @@ use super::{Client, Frame, Turns, seconds, this_program, with_progress};
 /// `softdpu bench net`
 #[derive(Debug, Args)]
 pub struct Net {
-    /// What is measured: `softdpu`, `testpmd`, or the sender's and the receiver's vhost-user-net sockets as A,B, also as
-    /// NAME=A,B. Several: one option each
+    /// What is measured: `softdpu`, `testpmd`, or the sender's and the receiver's vhost-user-net sockets as A,B, also
+    /// as NAME=A,B. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
     /// What the subjects are compared with, named like a subject; `none`: nothing
