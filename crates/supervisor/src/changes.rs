@@ -99,8 +99,7 @@ impl Changes {
             let unreadable =
                 |error: io::Error| StateError::Unreadable { path: folder.join(name), reason: error.to_string() };
             let file = copier::open(&folder, name).map_err(unreadable)?;
-            // An empty vault has room.
-            let _ = vault.keep(LOADED.to_owned(), Arc::new(file.into()));
+            vault.keep_own(LOADED, Arc::new(file.into()));
         }
         Ok(())
     }
@@ -164,14 +163,20 @@ impl Changes {
 
     /// What comes of files that were waited for.
     pub(super) fn next_file(&mut self, plane: &Plane, vault: &mut Vault) -> Option<Step> {
-        let begun = match self.copier.take()? {
-            Ok(FromFile::Copy(copied)) => self.make_load(copied, plane),
-            Ok(FromFile::Change(changes, places)) => self.make_from_file(changes, places, plane),
-            Err(error) => Err(error),
-        };
-        match begun {
-            Ok(step) => step,
-            Err(error) => self.refuse(error, vault),
+        loop {
+            let begun = match self.copier.take()? {
+                Ok(FromFile::Copy(copied)) => self.make_load(copied, plane),
+                Ok(FromFile::Change(changes, places)) => self.make_from_file(changes, places, plane),
+                Err(error) => Err(error),
+            };
+            let step = match begun {
+                Ok(step) => step,
+                Err(error) => self.refuse(error, vault),
+            };
+            // A result that no change waits for takes no step, and others may lie behind it.
+            if step.is_some() {
+                return step;
+            }
         }
     }
 
@@ -292,11 +297,7 @@ impl Changes {
     /// Other entries are in force than before; whether that is `saved`: the copy from before is needed otherwise.
     fn keep_copy(&mut self, copy: Option<SharedFd>, saved: bool, vault: &mut Vault) {
         match (copy, self.desired.loaded()) {
-            (Some(file), Some(_)) => {
-                if let Err(error) = vault.keep(LOADED.to_owned(), file) {
-                    tracing::error!(%error, "the next data plane will not have the loaded entries");
-                }
-            }
+            (Some(file), Some(_)) => vault.keep_own(LOADED, file),
             _ => vault.forget(LOADED),
         }
         if saved {

@@ -2,8 +2,9 @@
 //!
 //! It is to kill the data plane: the supervisor starts the next one, and guests keep their connections. Such a kill is
 //! a SIGKILL, as an administrator's is, and wait(2) does not say who sent it. The kernel counts it for the victim's
-//! control group before it sends the signal. The data plane is in the supervisor's group, so a count that grew while a
-//! data plane lived tells why it died.
+//! control group before it sends the signal. The data plane is in the supervisor's group, so a count of the group that
+//! grew while a data plane lived tells why it died. Where the group's own limit was hit too, the data plane, or what it
+//! was given, took the memory; otherwise the whole machine had none left, which may be another program's doing.
 
 use std::fs::{read_to_string, write};
 use std::io;
@@ -16,6 +17,17 @@ const PREFERENCE: i32 = 100;
 pub(super) fn prefer(id: u32) -> io::Result<()> {
     let own: i32 = read_to_string("/proc/self/oom_score_adj")?.trim().parse().map_err(io::Error::other)?;
     write(format!("/proc/{id}/oom_score_adj"), (own + PREFERENCE).min(1000).to_string())
+}
+
+/// What the kernel has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OomCount {
+    /// Processes that it has killed for want of memory.
+    pub kills: u64,
+    /// How often the group was at its own limit with nothing left to reclaim; none where the kernel does not tell.
+    pub at_own_limit: Option<u64>,
+    /// Counted for this process's group. Otherwise for the whole machine.
+    pub of_group: bool,
 }
 
 /// Where this process's control group counts its OOM kills.
@@ -61,11 +73,16 @@ impl OomKills {
         OomKills(vec![file.to_owned()])
     }
 
-    /// The count so far; none where the kernel does not say.
-    pub(super) fn count(&self) -> Option<u64> {
+    /// The counts so far; none where the kernel does not say.
+    pub(super) fn count(&self) -> Option<OomCount> {
         self.0.iter().find_map(|file| {
             let text = read_to_string(file).ok()?;
-            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+            let number = |name: &str| {
+                let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                values.next()?.trim().parse().ok()
+            };
+            let of_group = !file.ends_with("vmstat");
+            Some(OomCount { kills: number("oom_kill")?, at_own_limit: number("oom").filter(|_| of_group), of_group })
         })
     }
 }
@@ -92,8 +109,12 @@ mod tests {
             write(path, text).unwrap();
         }
 
-        fn count(&self) -> Option<u64> {
+        fn counts(&self) -> Option<OomCount> {
             OomKills::below(&self.0.path().join("proc"), &self.0.path().join("cgroup")).count()
+        }
+
+        fn count(&self) -> Option<u64> {
+            self.counts().map(|count| count.kills)
         }
     }
 
@@ -105,7 +126,7 @@ mod tests {
         machine.file(&format!("{group}/memory.events"), "low 0\nhigh 1\nmax 12\noom 3\noom_kill 5\noom_group_kill 0\n");
         assert_eq!(machine.count(), Some(5));
         machine.file(&format!("{group}/memory.events.local"), "oom 3\noom_kill 2\n");
-        assert_eq!(machine.count(), Some(2));
+        assert_eq!(machine.counts(), Some(OomCount { kills: 2, at_own_limit: Some(3), of_group: true }));
     }
 
     #[test]
@@ -121,7 +142,7 @@ mod tests {
         assert_eq!(machine.count(), None);
         machine.file("proc/vmstat", "oom_kill 3\n");
         machine.file("elsewhere/memory.events", "oom_kill 8\n");
-        assert_eq!(machine.count(), Some(3));
+        assert_eq!(machine.counts(), Some(OomCount { kills: 3, at_own_limit: None, of_group: false }));
     }
 
     #[test]

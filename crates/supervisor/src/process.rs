@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::oom::{self, OomKills};
+use super::oom::{self, OomCount, OomKills};
 
 /// The hidden subcommand that is the data plane.
 pub const SUBCOMMAND: &str = "data-plane";
@@ -118,20 +118,27 @@ struct RunningProgram {
     pidfd: Option<OwnedFd>,
     oom_kills: OomKills,
     /// The count when it was started.
-    oom_kills_before: Option<u64>,
+    oom_kills_before: Option<OomCount>,
 }
 
 impl RunningProgram {
     /// How it ended, by what wait(2) gives and the kernel has counted.
     fn ended(&self, status: ExitStatus) -> Exit {
         let exit = Exit::from(status);
-        let is_killed = status.signal() == Some(signal_hook::consts::SIGKILL);
-        let counts = self.oom_kills_before.zip(self.oom_kills.count());
-        if is_killed && counts.is_some_and(|(before, now)| now > before) {
-            let reason = "killed by the kernel, which had no memory left for it (OOM)".to_owned();
-            return Exit { reason, sent: false };
+        if status.signal() != Some(signal_hook::consts::SIGKILL) {
+            return exit;
         }
-        exit
+        match self.oom_kills_before.zip(self.oom_kills.count()) {
+            Some((before, now)) if now.kills > before.kills && now.of_group => {
+                let reason = "killed by the kernel, which had no memory left for it (OOM)".to_owned();
+                let is_own_limit = before.at_own_limit.zip(now.at_own_limit).is_some_and(|(before, now)| now > before);
+                Exit { reason, sent: !is_own_limit }
+            }
+            Some((before, now)) if now.kills > before.kills => {
+                Exit { reason: format!("{}, possibly for want of memory (OOM)", exit.reason), ..exit }
+            }
+            _ => exit,
+        }
     }
 }
 
@@ -245,24 +252,28 @@ mod tests {
     #[test]
     fn a_process_that_the_kernel_killed_for_want_of_memory_was_not_killed_from_outside() {
         let counter = tempfile::NamedTempFile::new().unwrap();
-        let exit_after = |before: u64, after: u64| {
-            std::fs::write(&counter, format!("oom 9\noom_kill {before}\n")).unwrap();
+        let exit_after = |before: (u64, u64), after: (u64, u64)| {
+            let text = |(oom, kills): (u64, u64)| format!("oom {oom}\noom_kill {kills}\noom_group_kill 0\n");
+            std::fs::write(&counter, text(before)).unwrap();
             let child = Command::new("sleep").arg("1000").spawn().unwrap();
             let mut process = running(child, OomKills::at(counter.path()));
-            std::fs::write(&counter, format!("oom 9\noom_kill {after}\n")).unwrap();
+            std::fs::write(&counter, text(after)).unwrap();
             process.kill();
             let _ = process.child.wait();
             process.exit().unwrap()
         };
-        assert_eq!(exit_after(3, 3), Exit { reason: "killed by SIGKILL".into(), sent: true });
-        let exit = exit_after(3, 4);
+        assert_eq!(exit_after((9, 3), (9, 3)), Exit { reason: "killed by SIGKILL".into(), sent: true });
+        let exit = exit_after((9, 3), (10, 4));
         assert!(!exit.sent && exit.reason.contains("OOM"), "{exit:?}");
+        let exit = exit_after((9, 3), (9, 4));
+        assert!(exit.sent && exit.reason.contains("OOM"), "the machine had no memory left, not the group: {exit:?}");
     }
 
     #[test]
     fn a_process_that_lives_does_not_hang_and_one_that_was_killed_is_reaped() {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut process = running(child, OomKills::of_this_process());
+        let counter = tempfile::NamedTempFile::new().unwrap();
+        let mut process = running(child, OomKills::at(counter.path()));
         assert_eq!((process.hangs(), process.exit()), (None, None));
         process.kill();
         let _ = process.child.wait();

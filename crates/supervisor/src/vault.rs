@@ -29,6 +29,11 @@ impl Vault {
         Ok(())
     }
 
+    /// Keeps a descriptor of the supervisor's own, for which there is always room.
+    pub(super) fn keep_own(&mut self, key: &str, fd: SharedFd) {
+        self.kept.insert(key.to_owned(), fd);
+    }
+
     /// Keeps it no longer.
     pub(super) fn forget(&mut self, key: &str) {
         self.kept.remove(key);
@@ -63,6 +68,9 @@ mod tests {
         assert!(vault.keep("memory/0".into(), Arc::clone(&fd)).is_ok());
         let error = vault.keep("memory/another".into(), Arc::clone(&fd)).unwrap_err();
         assert_eq!(error.to_string(), "it keeps more than 16384 descriptors");
+        vault.keep_own("own", Arc::clone(&fd));
+        assert!(vault.contents().0.contains(&"own".to_owned()));
+        vault.forget("own");
         vault.forget_volume("7");
         assert!(vault.keep("memory/another".into(), fd).is_ok());
         assert!(!vault.contents().0.contains(&"memory/7".to_owned()));
