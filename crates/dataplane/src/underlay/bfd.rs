@@ -42,7 +42,8 @@ const BATCH: usize = 64;
 const RETRY: Duration = Duration::from_secs(5);
 /// Source ports that are tried for a session.
 const PORT_ATTEMPTS: usize = 64;
-/// Snapshots are kept no more often than this, whatever a neighbour says.
+/// Snapshots are kept, and the control thread is woken, no more often than this, whatever a neighbour says: each change
+/// of a state that a group goes by makes new tables.
 const KEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of a datagram that are looked at.
 const LARGEST: usize = 64;
@@ -203,6 +204,8 @@ impl Bfd {
             parameters: SessionParameters::default(),
             keep,
             keep_at: None,
+            publish_after: Duration::ZERO,
+            is_unpublished: false,
             random: fastrand::Rng::new(),
         };
         std::thread::Builder::new().name("bfd".into()).spawn(move || runner.run())?;
@@ -293,6 +296,10 @@ struct Runner {
     keep: Keep,
     /// Snapshots changed; when they are to be kept.
     keep_at: Option<Duration>,
+    /// Not before this is the control thread woken again.
+    publish_after: Duration,
+    /// States changed that the control thread does not know.
+    is_unpublished: bool,
     random: fastrand::Rng,
 }
 
@@ -490,17 +497,21 @@ impl Runner {
     }
 
     /// Tells the control thread of other states.
-    fn publish(&self) {
+    fn publish(&mut self) {
+        let now = self.now();
         let status: BTreeMap<IpAddr, SessionStatus> =
             self.hosts.iter().map(|(host, of)| (*host, of.status())).collect();
         let mut published = lock(&self.shared.status);
-        if *published == status {
+        self.is_unpublished = *published != status;
+        if !self.is_unpublished || now < self.publish_after {
             return;
         }
-        for (host, now) in &status {
+        self.is_unpublished = false;
+        self.publish_after = now + KEEP_INTERVAL;
+        for (host, session) in &status {
             let before = published.get(host).map_or(State::Down, |before| before.state);
-            if before != now.state && (before == State::Up || now.state == State::Up) {
-                tracing::info!(%host, state = now.state.as_str(), diagnostic = ?now.diagnostic, "BFD");
+            if before != session.state && (before == State::Up || session.state == State::Up) {
+                tracing::info!(%host, state = session.state.as_str(), diagnostic = %session.diagnostic, "BFD");
             }
         }
         *published = status;
@@ -525,7 +536,8 @@ impl Runner {
     /// Until a packet comes, a session has something to do, or other hosts are wanted.
     fn wait(&self) {
         let sessions = self.hosts.values().filter_map(|host| host.session.deadline());
-        let due = sessions.chain(self.retry_at).chain(self.keep_at).min();
+        let publish_at = self.is_unpublished.then_some(self.publish_after);
+        let due = sessions.chain(self.retry_at).chain(self.keep_at).chain(publish_at).min();
         let pause = due.map(|due| due.saturating_sub(self.now()));
         let pause =
             pause.map(|pause| Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() });

@@ -79,6 +79,44 @@ fn a_data_plane_that_follows_another_keeps_the_session_up() {
     assert!(!other.changed());
 }
 
+/// What a host says that does not name the other side's session.
+fn packet(state: State) -> ControlPacket {
+    ControlPacket {
+        diagnostic: Diagnostic::None,
+        state,
+        poll: false,
+        is_final: false,
+        control_plane_independent: false,
+        demand: false,
+        detect_multiplier: 255,
+        my_discriminator: NonZeroU32::new(5).unwrap(),
+        your_discriminator: None,
+        desired_min_tx: 1_000_000,
+        required_min_rx: 1_000_000,
+    }
+}
+
+#[test]
+fn a_host_that_changes_its_mind_with_each_packet_wakes_the_control_thread_now_and_then() {
+    let (one, _kept) = node("127.77.0.7", None);
+    let host: IpAddr = "127.77.0.8".parse().unwrap();
+    one.want(Wanted { hosts: vec![host], parameters: fast() });
+    wait(&one, "127.77.0.8", State::Down);
+    let socket = HopSocket::bind(SocketAddr::new(host, 0), SINGLE_HOP_TTL).unwrap();
+    let (start, mut woken, mut sent) = (Instant::now(), 0, 0);
+    while start.elapsed() < Duration::from_millis(400) {
+        // Down makes Init of Down, and AdminDown makes Down of Init. Three, as packets are read by the batch.
+        for state in [State::Down, State::AdminDown, State::Down] {
+            let _ = socket.send_to(&packet(state).to_bytes(), "127.77.0.7:3784".parse().unwrap());
+            sent += 1;
+        }
+        woken += usize::from(one.changed());
+    }
+    let most = start.elapsed().as_millis() / KEEP_INTERVAL.as_millis() + 2;
+    println!("{sent} packets, {woken} changes");
+    assert!(woken >= 1 && woken as u128 <= most, "{woken} changes are told in {:?}", start.elapsed());
+}
+
 #[test]
 fn a_packet_from_further_away_is_not_taken_over_one_hop() {
     let (one, _kept) = node("127.77.0.5", None);
@@ -86,20 +124,7 @@ fn a_packet_from_further_away_is_not_taken_over_one_hop() {
     one.want(Wanted { hosts: vec![host], parameters: fast() });
     let send = |hop_limit: u8| {
         let socket = HopSocket::bind(SocketAddr::new(host, 0), hop_limit).unwrap();
-        let down = ControlPacket {
-            diagnostic: Diagnostic::None,
-            state: State::Down,
-            poll: false,
-            is_final: false,
-            control_plane_independent: false,
-            demand: false,
-            detect_multiplier: 255,
-            my_discriminator: NonZeroU32::new(5).unwrap(),
-            your_discriminator: None,
-            desired_min_tx: 1_000_000,
-            required_min_rx: 1_000_000,
-        };
-        socket.send_to(&down.to_bytes(), "127.77.0.5:3784".parse().unwrap()).unwrap();
+        socket.send_to(&packet(State::Down).to_bytes(), "127.77.0.5:3784".parse().unwrap()).unwrap();
     };
     wait(&one, "127.77.0.6", State::Down);
     send(254);
