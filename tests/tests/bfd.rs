@@ -15,12 +15,13 @@ const WIRE: Wire = Wire::ETHERNET;
 const FIRST: u8 = 2;
 const SECOND: u8 = 3;
 
-/// softdpu on host 1, with two members that are watched by BFD.
+/// softdpu on host 1, with two members that are watched by BFD. FRR waits for thirty of its packets: longer than another
+/// data plane takes to start, whatever else the machine does. softdpu waits for three of FRR's.
 fn site(host: &Host) -> String {
     format!(
         r#"[node]
 dataplane = {{ cores = [0] }}
-underlay  = {{ interface = "wire", address = "{address}", bfd = {{ interval = "100 ms", multiplier = 3 }} }}
+underlay  = {{ interface = "wire", address = "{address}", bfd = {{ interval = "100 ms", multiplier = 30 }} }}
 
 [[network]]
 name = "acme"

@@ -20,6 +20,9 @@ use crate::packet::{ControlPacket, Diagnostic, State};
 
 /// While a session is not up it sends no more often than this (RFC 5880 §6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
+/// No neighbour makes this side wait longer for it, nor between packets to it, whatever it says: packets are not
+/// authenticated, and one with the largest values would keep a dead host up for twelve days.
+const LONGEST_DETECTION: Duration = Duration::from_secs(300);
 /// Jitter shortens each interval by up to this part of it, in percent (RFC 5880 §6.8.7).
 const JITTER: u32 = 25;
 /// With a multiplier of 1 an interval is shortened by at least this, in percent, so that one packet comes in time.
@@ -44,6 +47,8 @@ impl Default for SessionParameters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Neighbour {
     discriminator: NonZeroU32,
+    /// It named this session, so it has heard this side.
+    named_us: bool,
     state: State,
     demand: bool,
     multiplier: u8,
@@ -141,9 +146,9 @@ impl Session {
         self.state
     }
 
-    /// What the neighbour said of its side last; none when it was not heard within the detection time.
-    pub fn neighbour_state(&self) -> Option<State> {
-        self.neighbour.map(|neighbour| neighbour.state)
+    /// Whether the neighbour says that its administrator took the session down, in a packet that names this session.
+    pub fn neighbour_is_admin_down(&self) -> bool {
+        self.neighbour.is_some_and(|neighbour| neighbour.state == State::AdminDown && neighbour.named_us)
     }
 
     /// Why it went down last.
@@ -161,7 +166,7 @@ impl Session {
         let wanted = self.desired_min_tx();
         match self.neighbour {
             Some(neighbour) if neighbour.required_min_rx == 0 => None,
-            Some(neighbour) => Some(wanted.max(micros(neighbour.required_min_rx))),
+            Some(neighbour) => Some(wanted.max(micros(neighbour.required_min_rx).min(LONGEST_DETECTION))),
             None => Some(wanted),
         }
     }
@@ -170,7 +175,7 @@ impl Session {
     pub fn detection_time(&self) -> Option<Duration> {
         let neighbour = self.neighbour?;
         let interval = self.parameters.interval.max(micros(neighbour.desired_min_tx));
-        Some(interval.saturating_mul(neighbour.multiplier.into()))
+        Some(interval.saturating_mul(neighbour.multiplier.into()).min(LONGEST_DETECTION))
     }
 
     /// When [`poll`](Self::poll) has something to do next.
@@ -224,6 +229,7 @@ impl Session {
         let interval = self.transmit_interval();
         self.neighbour = Some(Neighbour {
             discriminator: packet.my_discriminator,
+            named_us: packet.your_discriminator.is_some(),
             state: packet.state,
             demand: packet.demand,
             multiplier: packet.detect_multiplier,

@@ -338,7 +338,7 @@ pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|candidate| (strsim::damerau_levenshtein(found, candidate), candidate))
         .filter(|(distance, candidate)| {
             // Two names of one letter have nothing in common.
-            let shares = *distance < candidate.chars().count();
+            let shares = *distance < candidate.chars().count().max(found.chars().count());
             shares && *distance <= (candidate.chars().count() / 3).clamp(1, 4) || {
                 // A forgotten prefix or suffix (`mode` for `socket-mode`) is further away than a typing error.
                 found.len() >= 4 && candidate.split('-').any(|part| part == found)

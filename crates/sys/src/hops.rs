@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::sockopt;
 
+/// Bytes of datagrams, with what the kernel keeps beside each, that wait to be received.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
 /// A non-blocking UDP socket that sends with a hop limit of its own and tells the one of what it receives.
 #[derive(Debug)]
 pub struct HopSocket {
@@ -37,6 +40,11 @@ impl HopSocket {
     pub fn bind(address: SocketAddr, hop_limit: u8) -> io::Result<HopSocket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
+        // Many neighbours send to one socket, and a flood of others is to push out none of theirs. Beyond the machine's
+        // limit it takes CAP_NET_ADMIN.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+        }
         let (level, option) = match address {
             SocketAddr::V4(_) => {
                 sockopt::set_ip_ttl(&socket, hop_limit.into())?;

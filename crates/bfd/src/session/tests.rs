@@ -169,6 +169,32 @@ fn a_packet_for_another_session_changes_nothing() {
 }
 
 #[test]
+fn one_packet_with_the_largest_values_is_believed_for_five_minutes_at_the_most() {
+    let mut session = Session::new(parameters(100, 3), discriminator(1), Duration::ZERO);
+    let packet = ControlPacket {
+        diagnostic: Diagnostic::None,
+        state: State::AdminDown,
+        poll: false,
+        is_final: false,
+        control_plane_independent: false,
+        demand: false,
+        detect_multiplier: 255,
+        my_discriminator: discriminator(9),
+        your_discriminator: None,
+        desired_min_tx: u32::MAX,
+        required_min_rx: u32::MAX,
+    };
+    session.receive(&packet, Duration::ZERO).unwrap();
+    assert!(!session.neighbour_is_admin_down(), "it may come from any sender");
+    assert_eq!((session.detection_time(), session.transmit_interval()), (Some(ms(300_000)), Some(ms(300_000))));
+    let named = ControlPacket { your_discriminator: Some(discriminator(1)), ..packet };
+    session.receive(&named, Duration::ZERO).unwrap();
+    assert!(session.neighbour_is_admin_down());
+    session.poll(ms(300_000), 0);
+    assert!(!session.neighbour_is_admin_down(), "it was not heard again");
+}
+
+#[test]
 fn a_neighbour_that_wants_no_packets_gets_none_and_one_in_demand_mode_only_polls() {
     let mut pair = up();
     let mut packet = pair.sides[1].packet(false);

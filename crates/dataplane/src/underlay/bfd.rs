@@ -19,6 +19,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,7 +71,7 @@ impl SessionStatus {
         SessionStatus {
             state: session.state(),
             diagnostic: session.diagnostic(),
-            neighbour_is_admin_down: session.neighbour_state() == Some(State::AdminDown),
+            neighbour_is_admin_down: session.neighbour_is_admin_down(),
             multihop: false,
         }
     }
@@ -149,6 +150,7 @@ impl BfdSessions {
 /// The thread that has the sessions. Dropping this ends it.
 struct Bfd {
     shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -208,8 +210,8 @@ impl Bfd {
             is_unpublished: false,
             random: fastrand::Rng::new(),
         };
-        std::thread::Builder::new().name("bfd".into()).spawn(move || runner.run())?;
-        Ok(Bfd { shared })
+        let thread = std::thread::Builder::new().name("bfd".into()).spawn(move || runner.run())?;
+        Ok(Bfd { shared, thread: Some(thread) })
     }
 
     /// The hosts with which there are to be sessions, and at which interval.
@@ -238,6 +240,10 @@ impl Drop for Bfd {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.woken.ring();
+        // Its ports are free for the next one then.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -269,6 +275,7 @@ fn read_kept(file: BorrowedFd<'_>) -> BTreeMap<IpAddr, SessionSnapshot> {
 
 /// A socket that packets come to.
 struct Receiver {
+    address: IpAddr,
     socket: HopSocket,
     multihop: bool,
 }
@@ -340,32 +347,33 @@ impl Runner {
             self.retry_at = None;
             return;
         }
-        if self.receivers.is_empty() {
-            self.listen(now);
-        }
+        self.listen(now);
         for host in hosts {
             if !self.hosts.contains_key(&host) {
                 self.add(host, now);
             }
         }
+        // A host that comes later begins anew: what was up long ago says nothing.
+        self.resumable.clear();
     }
 
-    /// Opens the ports that packets come to.
+    /// Opens the ports that packets come to, as far as they are not open.
     fn listen(&mut self, now: Duration) {
         self.retry_at = None;
         for &address in &self.addresses {
             for (port, multihop) in [(SINGLE_HOP_PORT, false), (MULTIHOP_PORT, true)] {
+                let is_it = |open: &Receiver| open.address == address && open.multihop == multihop;
+                if self.receivers.iter().any(is_it) {
+                    continue;
+                }
                 match HopSocket::bind(SocketAddr::new(address, port), SINGLE_HOP_TTL) {
-                    Ok(socket) => self.receivers.push(Receiver { socket, multihop }),
+                    Ok(socket) => self.receivers.push(Receiver { address, socket, multihop }),
                     Err(error) => {
                         tracing::error!(%address, port, %error, "BFD: the port cannot be opened; it is tried again");
                         self.retry_at = Some(now + RETRY);
                     }
                 }
             }
-        }
-        if self.retry_at.is_some() {
-            self.receivers.clear();
         }
     }
 
@@ -442,6 +450,11 @@ impl Runner {
                 if host.multihop != receiver.multihop {
                     continue;
                 }
+                // Anyone may send it, from any distance. A host that has forgotten the session is noticed by its silence.
+                let is_unnamed = packet.your_discriminator.is_none();
+                if host.multihop && is_unnamed && host.session.state() == State::Up {
+                    continue;
+                }
                 let before = host.session.snapshot();
                 let Ok(answer) = host.session.receive(&packet, now) else { continue };
                 if let Some(answer) = answer {
@@ -465,14 +478,14 @@ impl Runner {
         for address in addresses {
             let random = self.random.u32(..);
             let Some(host) = self.hosts.get_mut(&address) else { continue };
-            let before = host.session.state();
-            let Some(packet) = host.session.poll(now, random) else {
-                self.note(address, before, now);
-                continue;
-            };
+            let before = host.session.snapshot();
+            let packet = host.session.poll(now, random);
+            if host.session.snapshot() != before {
+                self.keep_at = self.keep_at.or(Some(now));
+            }
+            let Some(packet) = packet else { continue };
             send(host, address, packet);
             let is_up = host.session.state() == State::Up;
-            self.note(address, before, now);
             // Routes change; while a session is not up, one packet a second goes by the route of the moment.
             if !is_up {
                 let multihop = self.is_multihop(address);
@@ -484,15 +497,6 @@ impl Runner {
         if self.keep_at.is_some_and(|at| at <= now) {
             self.keep_at = None;
             self.keep_sessions();
-        }
-    }
-
-    /// Has another state of a session kept.
-    fn note(&mut self, address: IpAddr, before: State, now: Duration) {
-        if let Some(host) = self.hosts.get_mut(&address)
-            && host.session.state() != before
-        {
-            self.keep_at = self.keep_at.or(Some(now));
         }
     }
 
@@ -553,7 +557,7 @@ impl Host {
         SessionStatus {
             state: self.session.state(),
             diagnostic: self.session.diagnostic(),
-            neighbour_is_admin_down: self.session.neighbour_state() == Some(State::AdminDown),
+            neighbour_is_admin_down: self.session.neighbour_is_admin_down(),
             multihop: self.multihop,
         }
     }
