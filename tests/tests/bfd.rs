@@ -15,8 +15,8 @@ const WIRE: Wire = Wire::ETHERNET;
 const FIRST: u8 = 2;
 const SECOND: u8 = 3;
 
-/// softdpu on host 1, with two members that are watched by BFD. FRR waits for thirty of its packets: longer than another
-/// data plane takes to start, whatever else the machine does. softdpu waits for three of FRR's.
+/// softdpu on host 1, with two members that are watched by BFD. FRR waits for thirty of its packets: longer than
+/// another data plane takes to start, whatever else the machine does. softdpu waits for three of FRR's.
 fn site(host: &Host) -> String {
     format!(
         r#"[node]

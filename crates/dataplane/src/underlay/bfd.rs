@@ -450,7 +450,8 @@ impl Runner {
                 if host.multihop != receiver.multihop {
                     continue;
                 }
-                // Anyone may send it, from any distance. A host that has forgotten the session is noticed by its silence.
+                // Anyone may send it, from any distance. A host that has forgotten the session is noticed by its
+                // silence.
                 let is_unnamed = packet.your_discriminator.is_none();
                 if host.multihop && is_unnamed && host.session.state() == State::Up {
                     continue;
