@@ -1,6 +1,6 @@
 //! UDP sockets that know how many routers a datagram has passed: the TTL of IPv4, the hop limit of IPv6.
 //!
-//! BFD over one hop takes what comes with 255 alone, which nobody further away can send (RFC 5881 §5, RFC 5082).
+//! BFD over one hop takes datagrams with 255 alone, which only a host on the link can send (RFC 5881 §5, RFC 5082).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
