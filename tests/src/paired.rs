@@ -1,5 +1,5 @@
-//! Two things measured in turn, many times in one run, and what their ratios say: an interval of the median that assumes
-//! nothing of how they are spread.
+//! Two things measured in turn, many times in one run, and what their ratios say: an interval of the median, which
+//! assumes nothing of how they are spread.
 //!
 //! A machine that does something else for a moment disturbs single pairs. It does not move the interval, as long as
 //! fewer pairs are disturbed than lie outside of it: 3 on either side of 15.

@@ -1,6 +1,6 @@
 //! Tenants that share one data-plane core, seen from their drivers: what a light one waits beside one that floods, and
-//! how equal tenants share. Every figure is a ratio of two measurements that take turns within one run; what is asserted
-//! is an interval of the median of many such pairs.
+//! how equal tenants share. Every figure is a ratio of two measurements that take turns within one run; what is
+//! asserted is an interval of the median of many such pairs.
 
 #![allow(missing_docs)]
 
