@@ -288,12 +288,9 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let tenants: Vec<Tenant> = keys.into_iter().map(Tenant::with_memory).collect();
             let (text, sockets) = site("weighted", &tenants, lab.path());
             let daemon = Daemon::start(lab.path(), &text)?;
-            // Large ones where parts differ: the core has to be the bottleneck, and not the clients, or the tenant with
-            // the largest part does not always have work. And many: a tenant that the core serves first still has work
-            // while the clients' CPU does something else.
-            let (block_size, depth) =
-                if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
-            let work = BlockWork { transfer: Transfer::Read, block_size, depth };
+            // Large ones: the core has to be the bottleneck, and not the clients, or not each tenant always has work.
+            // And many: a tenant that the core serves first still has work while the clients' CPU does something else.
+            let work = BlockWork { transfer: Transfer::Read, block_size: 65_536, depth: 256 };
             let mut clients = sockets
                 .iter()
                 .map(|socket| BlockClient::connect(socket, work))
@@ -303,7 +300,7 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let mut fairness = Vec::new();
             for _ in 0..PAIRS {
                 let before = costs(&daemon)?;
-                let served = run(&mut clients, &clients_first(Duration::from_millis(250))).context("load")?;
+                let served = run(&mut clients, &clients_first(Duration::from_millis(400))).context("load")?;
                 // A tenant with a larger part finds more of its data in the cache, so that its requests cost less.
                 let requests: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
                 let cost: Vec<f64> =

@@ -19,7 +19,7 @@ use softdpu_tests::{Context, Failure, Interval, wait_until};
 use crate::SOON;
 use crate::nic::{Nic, OFFLOADS, Settings, Side};
 use crate::packets::*;
-use crate::pair::Pair;
+use crate::pair::{Pair, run_as_guest};
 use crate::scene::Scene;
 
 /// Of the frames that the pair gets without a flood, those that it has to get with it.
@@ -163,7 +163,7 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
     let (on, over, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let ratio = std::thread::scope(|scope| {
         let breaker = scope.spawn(|| {
-            rustix::process::nice(NICE).context("nice")?;
+            run_as_guest(NICE)?;
             while !over.load(Relaxed) {
                 if !on.load(Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -246,8 +246,7 @@ struct Valve<'a> {
 
 /// Sends frames, or kicks, as fast as they go, while the valve is open.
 fn pour(nic: &mut Nic, frames: &[Vec<u8>], valve: &Valve<'_>) -> Result<(), Failure> {
-    // Of this thread alone.
-    rustix::process::nice(NICE).context("nice")?;
+    run_as_guest(NICE)?;
     let placed = frames.iter().map(|frame| Ok(Piece::readable(nic.place(frame)?, frame.len() as u32)));
     let placed = placed.collect::<Result<Vec<_>, Failure>>()?;
     let chains = if frames.is_empty() { 0 } else { usize::from(CHAINS) };
