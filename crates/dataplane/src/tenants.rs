@@ -113,12 +113,13 @@ impl Tenants {
         networks: &mut Networks,
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
-        if self.set(tenant, engine).is_none() {
+        let Some(id) = self.set(tenant, engine) else {
             let message = format!(
                 "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
             );
             return Err(ApiError::new(ErrorCode::Failed, message));
-        }
+        };
+        networks.know_tenant(&tenant.name, id);
         networks.meter_tenant(&tenant.name, tenant.meter, engine).inspect_err(|_| self.forget(&tenant.name, engine))
     }
 

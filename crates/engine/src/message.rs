@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, View};
 use softdpu_ring::Position;
-use softdpu_sched::{Share, TenantId};
+use softdpu_sched::{QueueId, Share, TenantId};
 use softdpu_storage::Volume;
 use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
@@ -71,6 +71,8 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
+    /// A tenant's frames from wires may wait as this queue.
+    Ingress(QueueId),
     /// Another configuration of the networks; the one before it goes back to the sender, to be freed there.
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port as this core is to have it, or none: it is removed.
@@ -131,6 +133,7 @@ impl ToCore {
             | ToCore::Forget(key) => Some(*key),
             ToCore::Detach(_)
             | ToCore::Tenant(..)
+            | ToCore::Ingress(_)
             | ToCore::Tables(..)
             | ToCore::Port(..)
             | ToCore::Socket { .. }

@@ -49,6 +49,7 @@ pub mod exact;
 mod flow;
 mod hash;
 pub mod id;
+mod ingress;
 pub mod packet;
 mod paths;
 pub mod policy;
@@ -66,6 +67,7 @@ mod vpc;
 
 pub use flow::{FlowCounters, HeavyFlow};
 pub use id::PortId;
+pub use ingress::IngressOwner;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
 pub use paths::{Datapath, Destination, Paths};
 pub use service::{Probe, ProbeService, through_tunnel};

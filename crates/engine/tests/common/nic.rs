@@ -89,7 +89,9 @@ impl Nic {
 
     fn add_port(&self, engine: &mut Engine) -> Vec<Arc<PortCounters>> {
         let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
-        engine.add_port(self.port, PortSpec { name, socket: None, limit: None }, None).unwrap()
+        engine
+            .add_port(self.port, PortSpec { name, socket: None, limit: None, tenant: Some(self.tenant) }, None)
+            .unwrap()
     }
 
     /// Starts both queues where they were stopped.
@@ -238,6 +240,7 @@ pub fn network(name: &str, vni: u32, mtu: u16) -> NetworkSpec {
         dns: Vec::new(),
         policy: Default::default(),
         transit: false,
+        tenant: None,
     }
 }
 
