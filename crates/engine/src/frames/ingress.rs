@@ -237,7 +237,8 @@ impl Forwarder {
         if self.backlogs.has_bills() { self.backlogs.next_bill() } else { None }
     }
 
-    /// Forwards up to `most` frames of a tenant's backlog, a burst of one port's at the most. Returns what was taken from it.
+    /// Forwards up to `most` frames of a tenant's backlog, a burst of one port's at the most. Returns what was taken
+    /// from it.
     pub(crate) fn forward_backlog(&mut self, queues: &mut QueueTable, tenant: TenantId, most: usize) -> Work {
         let mut packets = std::mem::take(&mut self.packets);
         let mut tails: [Vec<u8>; BURST] = std::array::from_fn(|_| Vec::new());
