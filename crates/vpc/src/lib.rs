@@ -26,6 +26,7 @@
 //!   vpc             one core: the tiers over a batch of frames
 //!   trace           which frames are watched, and the steps they take
 //!   steer           on which core packets from tunnels are worked on
+//!   ingress         the tenants that packets from the underlay belong to
 //!   software        software tier: whole frames
 //!   switch          switch tier, before and after the flow tier
 //!   flow            flow tier: exact matches
