@@ -41,16 +41,16 @@ impl<S: TenantScheduler> Core<S> {
         self.work.forget_granted();
         let mut left = self.turn_grants;
         loop {
-            if left == 0 {
-                return true;
-            }
             match self.work.dispatcher.next(Nanos(now), self.work.channels.total() > 0) {
                 Dispatch::Run(grant) => {
-                    left -= 1;
                     self.work.granted_to(grant.queue.tenant);
                     now = self.run_grant(grant, now);
                     self.accounting.counters.grants.add(1);
                     any = true;
+                    left -= 1;
+                    if left == 0 {
+                        return true;
+                    }
                 }
                 Dispatch::PollUrgent => {
                     let mut place = 0;
