@@ -166,6 +166,7 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
                 limited_ns: counters.limited_ns.get(),
                 ingress_frames: counters.ingress_frames.get(),
                 ingress_dropped: counters.ingress_dropped.get(),
+                ingress_limited: counters.ingress_limited.get(),
                 iops_limit: limits.and_then(|limits| limits.requests).map(|rate| rate.rate),
             };
             status.queued += on_core.queued;
@@ -176,7 +177,9 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
             status.limited_ns += on_core.limited_ns;
             status.ingress_frames += on_core.ingress_frames;
             status.ingress_dropped += on_core.ingress_dropped;
-            if on_core.served > 0 || on_core.queued > 0 || on_core.ingress_dropped > 0 {
+            status.ingress_limited += on_core.ingress_limited;
+            let refused = on_core.ingress_dropped + on_core.ingress_limited;
+            if on_core.served > 0 || on_core.queued > 0 || refused > 0 {
                 status.cores.push(on_core);
             }
         }

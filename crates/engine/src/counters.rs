@@ -220,4 +220,6 @@ pub struct TenantCounters {
     pub ingress_frames: Counter,
     /// Frames that wires have brought for it and that its backlog had no room for.
     pub ingress_dropped: Counter,
+    /// Frames that wires have brought for it beyond its limit.
+    pub ingress_limited: Counter,
 }

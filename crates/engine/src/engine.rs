@@ -27,7 +27,7 @@ use crate::links::CoreLinks;
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::network::{Network, RunningReceiver};
-use crate::queue::{QueueSpec, Role, RunningQueue};
+use crate::queue::{QueueSpec, RateLimit, Role, RunningQueue};
 use crate::recorder::Recorder;
 use crate::shares::Shares;
 use crate::steering::SteeringControl;
@@ -435,6 +435,14 @@ impl Engine {
             for core in &self.cores {
                 core.mailbox.send(ToCore::Ingress(queue));
             }
+        }
+    }
+
+    /// Limits what wires bring a configured tenant, on all cores together; None: no limit. What is beyond is dropped as
+    /// [`Policed`](softdpu_vpc::DropReason::Policed) at the port that brought it.
+    pub fn limit_ingress(&mut self, tenant: TenantId, limit: Option<RateLimit>) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::IngressLimit(tenant, limit.clone()));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::counters::TenantCounters;
 use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 use crate::net::{CaptureStart, EgressFrame, FunctionSwitch, Injection, Port, Receiver, Socket, SteeringItem};
-use crate::queue::RunningQueue;
+use crate::queue::{RateLimit, RunningQueue};
 
 /// A change to a running queue.
 #[derive(Debug)]
@@ -73,6 +73,8 @@ pub(crate) enum ToCore {
     Tenant(TenantId, Share, Arc<TenantCounters>),
     /// A tenant's frames from wires may wait as this queue.
     Ingress(QueueId),
+    /// What wires may bring a tenant, or without a limit.
+    IngressLimit(TenantId, Option<RateLimit>),
     /// Another configuration of the networks; the one before it goes back to the sender, to be freed there.
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port as this core is to have it, or none: it is removed.
@@ -134,6 +136,7 @@ impl ToCore {
             ToCore::Detach(_)
             | ToCore::Tenant(..)
             | ToCore::Ingress(_)
+            | ToCore::IngressLimit(..)
             | ToCore::Tables(..)
             | ToCore::Port(..)
             | ToCore::Socket { .. }

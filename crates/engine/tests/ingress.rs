@@ -5,13 +5,15 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use common::disk::{Guest, memory_volume};
 use common::nic::{Nic, datagram, endpoint, network};
 use common::tunnel::{NAME, UNDERLAY, encapsulated, end_point, neighbor, underlay};
-use softdpu_engine::{ByHand, Engine, Injector, PortCounters, PortSpec, TenantCounters};
+use softdpu_engine::{ByHand, Engine, Injector, PortCounters, PortSpec, RateLimit, TenantCounters};
 use softdpu_ring::Format;
-use softdpu_sched::{Cost, Nanos, Policy, Share, TenantId, Tuning, Weighted};
+use softdpu_sched::{Cost, Nanos, Policy, Share, TenantId, TokenBucket, Tuning, Weighted};
+use softdpu_sys::clock;
 use softdpu_vpc::spec::{NetworkSpec, Place, Spec};
 use softdpu_vpc::{DropReason, PortId, Tables};
 
@@ -249,6 +251,28 @@ fn a_backlog_holds_so_many_frames_and_drops_those_behind_them() {
     scene.drain();
     assert_eq!(scene.received[0], (0..BACKLOG as u32).collect::<Vec<_>>());
     assert_eq!(scene.answers, 1);
+}
+
+#[test]
+fn what_wires_bring_beyond_a_tenants_limit_is_dropped_there_alone() {
+    let mut scene = Scene::new([1, 1]);
+    let began = Instant::now();
+    let limit = RateLimit::new(Some(TokenBucket::new(1, 20, Nanos(clock::now()))), None);
+    scene.engine.limit_ingress(A, Some(limit));
+    let frames = |mark| [tunnelled(OF_A, 0, mark), tunnelled(OF_B, 1, mark)];
+    scene.way_in.inject((0..100).flat_map(frames).collect());
+    scene.drain();
+    let (most, [went_on, dropped]) = (21 + began.elapsed().as_secs(), scene.frames(A));
+    assert!((20..=most).contains(&went_on) && dropped == 0, "{went_on} went on, {dropped} found no room");
+    assert_eq!(scene.received[0], (0..went_on as u32).collect::<Vec<_>>(), "what came first");
+    let policed = scene.underlay.iter().map(|core| core.dropped_in[DropReason::Policed as usize].get()).sum::<u64>();
+    assert_eq!([policed, scene.counters(A).ingress_limited.get()], [100 - went_on; 2]);
+    assert_eq!((scene.frames(B), scene.counters(B).ingress_limited.get()), ([100, 0], 0));
+
+    scene.engine.limit_ingress(A, None);
+    scene.way_in.inject((100..200).map(|mark| tunnelled(OF_A, 0, mark)).collect());
+    scene.drain();
+    assert_eq!(scene.frames(A), [went_on + 100, 0]);
 }
 
 #[test]

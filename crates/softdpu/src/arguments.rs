@@ -426,7 +426,7 @@ pub enum TenantCommand {
 /// `softdpu tenant set`: the keys of `[[tenant]]`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(
-    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "no_limits", "committed", "no_meter"]
+    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "received_bandwidth", "received_packets", "no_limits", "committed", "no_meter"]
 ))]
 pub struct TenantSet {
     /// The tenant
@@ -480,6 +480,18 @@ pub struct ShareOptions {
     /// How many of them may come at once
     #[arg(long, requires = "packets", value_name = "PACKETS")]
     pub packets_burst: Option<u64>,
+    /// Limit: bytes a second that the underlay and TAPs bring, such as "2 GiB/s"
+    #[arg(long, value_name = "RATE")]
+    pub received_bandwidth: Option<String>,
+    /// How many of them may come at once, such as "64 MiB"
+    #[arg(long, requires = "received_bandwidth", value_name = "SIZE")]
+    pub received_bandwidth_burst: Option<String>,
+    /// Limit: packets a second that the underlay and TAPs bring
+    #[arg(long, value_name = "PACKETS")]
+    pub received_packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, requires = "received_packets", value_name = "PACKETS")]
+    pub received_packets_burst: Option<u64>,
     #[command(flatten)]
     pub meter: MeterOptions,
 }

@@ -435,7 +435,7 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {
-    let gauges: [Metric<super::TenantStatus>; 10] = [
+    let gauges: [Metric<super::TenantStatus>; 11] = [
         ("tenant_weight", "The tenant's share.", |tenant| f64::from(tenant.weight)),
         ("tenant_queued", "Requests that wait for a core.", |tenant| tenant.queued as f64),
         ("tenant_served_total", "Requests that were served.", |tenant| tenant.served as f64),
@@ -455,6 +455,9 @@ fn tenants(out: &mut Exposition, status: &NodeStatus) {
         }),
         ("tenant_ingress_dropped_total", "Frames from wires that the tenant had no room for.", |tenant| {
             tenant.ingress_dropped as f64
+        }),
+        ("tenant_ingress_limited_total", "Frames from wires beyond the tenant's limit of them.", |tenant| {
+            tenant.ingress_limited as f64
         }),
     ];
     for (name, help, value) in gauges {

@@ -40,6 +40,9 @@ pub struct TenantStatus {
     /// Such frames that were dropped, as 256 of them waited for a core.
     #[serde(default)]
     pub ingress_dropped: u64,
+    /// Such frames that were dropped, as they were beyond the tenant's limit of what wires bring it.
+    #[serde(default)]
+    pub ingress_limited: u64,
     /// Core by core, where it ever had work.
     #[serde(default)]
     pub cores: Vec<TenantOnCore>,
@@ -84,6 +87,9 @@ pub struct TenantOnCore {
     /// Such frames that were dropped, as 256 of them waited.
     #[serde(default)]
     pub ingress_dropped: u64,
+    /// Such frames that were dropped, as they were beyond the tenant's limit of what wires bring it.
+    #[serde(default)]
+    pub ingress_limited: u64,
     /// The part of its limit of requests that this core has, a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops_limit: Option<u64>,

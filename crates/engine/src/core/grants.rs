@@ -40,6 +40,9 @@ impl<S: TenantScheduler> Core<S> {
         let (mut now, mut any) = (started, false);
         self.work.forget_granted();
         let mut left = self.turn_grants;
+        if left == 0 {
+            return true;
+        }
         loop {
             match self.work.dispatcher.next(Nanos(now), self.work.channels.total() > 0) {
                 Dispatch::Run(grant) => {
@@ -199,6 +202,7 @@ impl<S: TenantScheduler> Core<S> {
             tenant.core_ns.add(took);
             tenant.ingress_frames.add(bill.forwarded.units.into());
             tenant.ingress_dropped.add(bill.dropped.into());
+            tenant.ingress_limited.add(bill.limited.into());
         }
     }
 

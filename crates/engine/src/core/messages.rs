@@ -96,6 +96,7 @@ impl<S: TenantScheduler> Core<S> {
                 self.work.find_urgent(&self.queues);
             }
             ToCore::Ingress(queue) => self.frames.add_backlog(queue),
+            ToCore::IngressLimit(tenant, limit) => self.frames.limit_ingress(tenant, limit),
             // The caller may not wait any more.
             ToCore::Tables(tables, replaced) => drop(replaced.send(self.frames.replace_tables(tables))),
             ToCore::Port(id, port) => {

@@ -18,7 +18,7 @@ use crate::core::Contention;
 use crate::ids::CoreIndex;
 use crate::message::{FromCore, ToCore};
 use crate::net::{FrameTail, IngressBill, Injection, Port, SteeredPacket, SteeredWork, SteeringItem, pending_offload};
-use crate::queue::{BURST, QueueTable};
+use crate::queue::{BURST, QueueTable, RateLimit};
 use crate::sleep::Sleep;
 
 /// Rounds of sending what came of frames before it is left to the next: each gives rise to egress frames only where a
@@ -102,16 +102,15 @@ impl Forwarder {
         let mut count = 0;
         let limit = self.ports.get(id).and_then(|port| port.limit.clone());
         for frame in frames.iter().take(BURST) {
-            if let Some(limit) = &limit {
-                if limit.available(Nanos(clock::now())) == 0 {
-                    self.refuse(id, DropReason::Policed, FrameTail::Bytes(frame.bytes), frame.bytes.len());
-                    continue;
-                }
-                let stands_for = match usize::from(frame.header.gso_size) {
-                    0 => 1,
-                    size => frame.bytes.len().div_ceil(size),
-                };
-                limit.take(stands_for as u64, frame.bytes.len() as u64);
+            let stands_for = match usize::from(frame.header.gso_size) {
+                0 => 1,
+                size => frame.bytes.len().div_ceil(size),
+            };
+            if let Some(limit) = &limit
+                && !limit.take_if_open(Nanos(clock::now()), stands_for as u64, frame.bytes.len() as u64)
+            {
+                self.refuse(id, DropReason::Policed, FrameTail::Bytes(frame.bytes), frame.bytes.len());
+                continue;
             }
             let Some((checksum, segmentation)) = pending_offload(&frame.header, frame.bytes.len()) else {
                 self.refuse(id, DropReason::BadOffload, FrameTail::Bytes(frame.bytes), frame.bytes.len());
@@ -130,7 +129,7 @@ impl Forwarder {
         if self.steering.is_bypassed() {
             return self.admit(queues, packets, count, &mut rests, contention, began);
         }
-        count = self.steer(id, &mut packets, &mut rests, count);
+        count = self.steer(&mut packets, &mut rests, count);
         let began = clock::now();
         let forwarded = self.admit(queues, packets, count, &mut rests, contention, began);
         self.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
@@ -160,14 +159,19 @@ impl Forwarder {
         let is_mixed = count == BURST && owned.any(|tenant| *tenant != first);
         let mut stay = 0;
         for at in 0..count {
+            if let Some(tenant) = tenants[at]
+                && !self.backlogs.is_within_limit(tenant, &packets[at], || Nanos(clock::now()))
+            {
+                self.backlogs.bill(tenant, |bill| bill.limited += 1);
+                self.refuse_packet(&packets[at], DropReason::Policed);
+                continue;
+            }
             let waits = |tenant| is_mixed || contention.is_beside(tenant) || self.backlogs.is_waiting(tenant);
             match tenants[at] {
                 Some(tenant) if waits(tenant) => {
                     if !self.backlogs.enqueue(tenant, &packets[at], rests[at]) {
                         self.backlogs.bill(tenant, |bill| bill.dropped += 1);
-                        // A capture of drops gets its head.
-                        let head = packets[at].head.bytes();
-                        self.refuse(packets[at].port, DropReason::IngressFull, FrameTail::Bytes(head), head.len());
+                        self.refuse_packet(&packets[at], DropReason::IngressFull);
                     }
                 }
                 tenant => {
@@ -192,6 +196,12 @@ impl Forwarder {
         let each = clock::now().saturating_sub(began) / count as u64;
         tenants.iter().flatten().for_each(|tenant| self.backlogs.bill(*tenant, |bill| bill.time += each));
         stay
+    }
+
+    /// What came in is dropped before the VPC. A capture of drops gets its head.
+    fn refuse_packet(&mut self, packet: &Packet, reason: DropReason) {
+        let head = packet.head.bytes();
+        self.refuse(packet.port, reason, FrameTail::Bytes(head), head.len());
     }
 
     /// The tenants that packets from one port belong to. None: the node, or a tenant that the engine does not know.
@@ -219,6 +229,11 @@ impl Forwarder {
     /// A tenant's frames may wait as this queue.
     pub(crate) fn add_backlog(&mut self, queue: QueueId) {
         self.backlogs.add(queue);
+    }
+
+    /// What wires may bring a tenant from now on, or without a limit.
+    pub(crate) fn limit_ingress(&mut self, tenant: TenantId, limit: Option<RateLimit>) {
+        self.backlogs.set_limit(tenant, limit);
     }
 
     /// Whether a queue is a tenant's backlog of frames from wires.
@@ -334,7 +349,7 @@ impl Forwarder {
     /// behind what waits on this one. The others move to the front, and what is behind their heads, `rests`, with them.
     /// Returns how many those are.
     #[inline(never)]
-    fn steer(&mut self, port: PortId, packets: &mut [Packet], rests: &mut [&[u8]; BURST], count: usize) -> usize {
+    fn steer(&mut self, packets: &mut [Packet], rests: &mut [&[u8]; BURST], count: usize) -> usize {
         let index = self.links.index;
         let table = Arc::clone(self.steering.table());
         let mut inner = std::mem::take(&mut self.steering.inner);
@@ -371,9 +386,7 @@ impl Forwarder {
                 }
             };
             if self.steering.is_full(to, batch.len()) {
-                // A capture of drops gets its head.
-                let head = packet.head.bytes();
-                self.refuse(port, DropReason::CoreFull, FrameTail::Bytes(head), head.len());
+                self.refuse_packet(packet, DropReason::CoreFull);
                 continue;
             }
             batch.push(SteeringItem::Packet(SteeredPacket { packet: packet.clone(), tail: rest.to_vec() }));

@@ -1,7 +1,8 @@
 //! Frames from wires that wait on a core for their tenants' grants.
 //!
 //! ```text
-//!   socket, tunnel ─► owner ─┬─ nothing else waits ─► VPC, uncopied ──────────┐
+//!   socket, tunnel ─► owner ─┬─ beyond its limit ─► dropped, counted
+//!                            ├─ nothing else waits ─► VPC, uncopied ──────────┐
 //!                            ├─ otherwise ─► backlog of the tenant ─ grant ───┴─► charged to the tenant
 //!                            └─ the backlog is full ─► dropped, counted
 //! ```
@@ -14,10 +15,11 @@
 
 use std::collections::VecDeque;
 
-use softdpu_sched::{QueueId, TenantId, Work};
+use softdpu_sched::{Nanos, QueueId, TenantId, Work};
 use softdpu_vpc::{Packet, PortId};
 
 use super::SteeredPacket;
+use crate::queue::RateLimit;
 
 /// Frames that wait in a backlog at the most.
 pub(crate) const INGRESS_BACKLOG: usize = 256;
@@ -42,6 +44,8 @@ pub(crate) struct IngressBill {
     pub forwarded: Work,
     /// Frames that the backlog had no room for.
     pub dropped: u32,
+    /// Frames beyond the tenant's limit.
+    pub limited: u32,
     /// Core time that all this took, nanoseconds.
     pub time: u64,
 }
@@ -51,6 +55,8 @@ struct IngressBacklog {
     queue: QueueId,
     waiting: VecDeque<SteeredPacket>,
     bytes: usize,
+    /// What wires may bring the tenant, on all cores together.
+    limit: Option<RateLimit>,
     /// Room for bytes behind heads.
     spare: Vec<Vec<u8>>,
     bill: IngressBill,
@@ -79,6 +85,7 @@ impl IngressBacklogs {
                 queue,
                 waiting: VecDeque::new(),
                 bytes: 0,
+                limit: None,
                 spare: Vec::new(),
                 bill: IngressBill::default(),
                 is_billed: false,
@@ -100,6 +107,20 @@ impl IngressBacklogs {
     #[inline]
     pub(crate) fn has(&self, tenant: TenantId) -> bool {
         self.get(tenant).is_some()
+    }
+
+    /// What wires may bring a tenant from now on, or without a limit.
+    pub(crate) fn set_limit(&mut self, tenant: TenantId, limit: Option<RateLimit>) {
+        if let Some(backlog) = self.get_mut(tenant) {
+            backlog.limit = limit;
+        }
+    }
+
+    /// Whether a frame that came at `now` is within its tenant's limit, which it is taken from then.
+    #[inline]
+    pub(crate) fn is_within_limit(&self, tenant: TenantId, packet: &Packet, now: impl FnOnce() -> Nanos) -> bool {
+        let Some(limit) = self.get(tenant).and_then(|backlog| backlog.limit.as_ref()) else { return true };
+        limit.take_if_open(now(), packet.frames() as u64, packet.len() as u64)
     }
 
     /// Whether a queue is a tenant's backlog.

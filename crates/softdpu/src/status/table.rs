@@ -264,7 +264,7 @@ pub fn tenant_table(tenants: &[TenantStatus]) -> String {
 
 /// Frames that wires brought for a tenant, and how many of them were dropped.
 fn ingress(tenant: &TenantStatus) -> String {
-    match (tenant.ingress_frames, tenant.ingress_dropped) {
+    match (tenant.ingress_frames, tenant.ingress_dropped + tenant.ingress_limited) {
         (0, 0) => String::new(),
         (frames, 0) => short(frames),
         (frames, dropped) => format!("{} ({} dropped)", short(frames), short(dropped)),
