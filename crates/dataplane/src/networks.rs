@@ -112,7 +112,7 @@ impl Networks {
         now: Instant,
     ) -> Result<(), String> {
         let port = self.number();
-        let spec = PortSpec { name: UNDERLAY.into(), socket: None, limit: None, tenant: None };
+        let spec = PortSpec { name: UNDERLAY.into(), ..PortSpec::default() };
         let counters = engine.add_port(port, spec, None).map_err(|error| error.to_string())?;
         self.underlay = Some(Underlay::new(settings, port, counters, now));
         self.find_hosts();

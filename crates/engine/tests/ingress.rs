@@ -76,7 +76,7 @@ impl Scene {
             engine.configure_tenant(tenant, Share { weight, ..Share::default() });
         }
         drop(engine.set_tables(&tables()));
-        let spec = PortSpec { name: NAME.into(), socket: None, limit: None, tenant: None };
+        let spec = PortSpec { name: NAME.into(), ..PortSpec::default() };
         let underlay = engine.add_port(UNDERLAY, spec, None).unwrap();
         let way_in = engine.injector(UNDERLAY, NAME).unwrap();
         let mut nics: Vec<Nic> = (0..4).map(|port| Nic::new(port, Format::Split, u64::MAX)).collect();

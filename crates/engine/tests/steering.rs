@@ -101,7 +101,7 @@ impl Scene {
     fn new(sleeps: Option<Duration>) -> Scene {
         let mut engine = engine(sleeps);
         assert!(engine.set_tables(&tables()).wait(Duration::from_secs(10)), "cores do not answer");
-        let spec = PortSpec { name: NAME.into(), socket: None, limit: None, tenant: None };
+        let spec = PortSpec { name: NAME.into(), ..PortSpec::default() };
         let underlay = engine.add_port(UNDERLAY, spec, None).unwrap();
         // Before there are queues: it is the first core that frames come in by.
         let way_in = engine.injector(UNDERLAY, NAME).unwrap();

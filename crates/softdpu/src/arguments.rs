@@ -304,6 +304,18 @@ pub struct DeviceAdd {
     /// How many bytes of it may come at once, such as "256 KiB"
     #[arg(long, value_name = "SIZE", requires = "rate_bandwidth")]
     pub rate_bandwidth_burst: Option<String>,
+    /// Limit: packets a second that the interface receives
+    #[arg(long, value_name = "PACKETS", requires = "network")]
+    pub receive_rate_packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, value_name = "PACKETS", requires = "receive_rate_packets")]
+    pub receive_rate_packets_burst: Option<u64>,
+    /// Limit: what the interface receives, such as "1 Gbit/s"
+    #[arg(long, value_name = "RATE", requires = "network")]
+    pub receive_rate_bandwidth: Option<String>,
+    /// How many bytes of it may come at once, such as "256 KiB"
+    #[arg(long, value_name = "SIZE", requires = "receive_rate_bandwidth")]
+    pub receive_rate_bandwidth_burst: Option<String>,
     #[command(flatten)]
     pub meter: MeterOptions,
     /// Let the interface send as others: a router, a NAT appliance

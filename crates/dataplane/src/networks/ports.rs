@@ -99,9 +99,9 @@ impl Networks {
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
         let limit = settings.rate.as_ref().filter(|_| is_tap).and_then(nic::limit);
-        let counters = engine
-            .add_port(id, PortSpec { name, socket, limit, tenant: owner }, None)
-            .map_err(|error| error.to_string())?;
+        let receive_limit = settings.receive_rate.as_ref().and_then(nic::limit);
+        let spec = PortSpec { name, socket, limit, receive_limit, tenant: owner };
+        let counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });
         if self.waits {
             return Ok(id);

@@ -325,7 +325,7 @@ impl Forwarder {
     ) -> usize {
         let Some(Verdict::Local { port, .. }) = verdicts.first().copied() else { return 0 };
         let key = match self.ports.get(port) {
-            Some(Port { owner: None, receivers, .. }) => match receivers[..] {
+            Some(Port { owner: None, receive_limit: None, receivers, .. }) => match receivers[..] {
                 [Receiver { core, key }] if core == self.links.index => key,
                 _ => return 0,
             },
@@ -372,7 +372,11 @@ impl Forwarder {
     ) -> Result<(), Backpressured> {
         match verdict {
             Verdict::Local { port, hash } => {
-                self.send(queues, Egress { port, hash, overhead: 0 }, packet, tail, may_hold)
+                let egress = Egress { port, hash, overhead: 0 };
+                match self.ports.get(port).and_then(|port| port.receive_limit.clone()) {
+                    None => self.send(queues, egress, packet, tail, may_hold),
+                    Some(limit) => self.send_within(&limit, queues, egress, packet, tail, may_hold),
+                }
             }
             Verdict::Underlay { port, hash, overhead } => {
                 self.send(queues, Egress { port, hash, overhead }, packet, tail, may_hold)
