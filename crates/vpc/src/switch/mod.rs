@@ -13,7 +13,7 @@ mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Ingress, Metadata};
-pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_plain};
+pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_at_underlay, outer_plain};
 pub(crate) use route::{RouteWalk, walk};
 
 use crate::verdict::DropReason;
