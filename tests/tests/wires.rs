@@ -20,7 +20,7 @@ use softdpu_tests::{Context, Daemon, Failure, Host, Interval, Lab, Process, Site
 /// The CPU of the clients and of the flood, and the core's.
 const CPUS: (usize, u32) = (0, 1);
 /// Pairs of measurements.
-const PAIRS: usize = 15;
+const PAIRS: usize = 31;
 const WARM_UP: Duration = Duration::from_millis(30);
 const TURN: Duration = Duration::from_millis(100);
 /// The longest that a program takes to answer on a busy machine.
