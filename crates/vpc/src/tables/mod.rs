@@ -460,6 +460,11 @@ impl Tables {
         self.connections().map(Connections::stats)
     }
 
+    /// What was counted of the connections of each network, by name.
+    pub fn connections_of_networks(&self) -> Vec<(String, crate::policy::conntrack::ZoneStats)> {
+        self.connections().map(Connections::networks).unwrap_or_default()
+    }
+
     /// How many connections there can be; 0 where there are no endpoints in groups.
     pub fn connection_capacity(&self) -> usize {
         self.connections().map_or(0, Connections::capacity)
