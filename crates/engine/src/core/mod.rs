@@ -172,6 +172,7 @@ impl<S: TenantScheduler> Core<S> {
             self.accounting.counters.idle_ns.add(passed);
             std::hint::spin_loop();
             if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
+                self.frames.rest();
                 self.nap();
                 let now = clock::now();
                 self.advertise(now);

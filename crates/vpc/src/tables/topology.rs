@@ -10,7 +10,7 @@ use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::conntrack::Zone;
 use crate::policy::group::SecurityGroupId;
-use crate::policy::meter::NodeMeter;
+use crate::policy::meter::MeterIds;
 use crate::spec::{Prefix, SubnetSpec, TenantId};
 
 /// A network.
@@ -68,7 +68,7 @@ pub(crate) struct Endpoint {
     /// What is allowed to and from it. None: everything, or it is on another node.
     pub policy: Option<Arc<EndpointPolicy>>,
     /// The meters that its packets pass, where it is at a port of this node.
-    pub meters: Box<[Arc<NodeMeter>]>,
+    pub meters: MeterIds,
 }
 
 impl Endpoint {
@@ -110,6 +110,13 @@ pub struct RemoteEndpoint {
     pub host: IpAddr,
     /// Its MAC address; the gateway's, where it is behind a route.
     pub mac: Mac,
+}
+
+/// An endpoint at a port of this node, with its meters: all that a burst from the port needs for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MeteredPort {
+    pub endpoint: EndpointId,
+    pub meters: MeterIds,
 }
 
 /// What is attached to a port.
