@@ -65,8 +65,8 @@ impl Lease {
 }
 
 impl Meter {
-    /// Leases tokens at `now` for packets of which the first `packets`, of `bytes` bytes in all, are waiting. None where
-    /// they would be as many as those cost, or fewer: then the meter itself is to be asked.
+    /// Leases tokens at `now` for packets of which the first `packets`, of `bytes` bytes in all, are waiting. None
+    /// where they would be as many as those cost, or fewer: then the meter itself is to be asked.
     pub fn lease(&mut self, now: Nanos, packets: u64, bytes: u64) -> Option<Lease> {
         self.earn(now);
         let counts_packets = self.measure() == Measure::Packets;

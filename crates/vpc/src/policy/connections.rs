@@ -299,8 +299,8 @@ impl Connections {
         &self.shards[key.hash_of_both(self.seed) as usize & (self.shards.len() - 1)]
     }
 
-    /// From now on these networks have connections, and half of the table in equal shares. Returns their zones, in their
-    /// order.
+    /// From now on these networks have connections, and half of the table in equal shares. Returns their zones, in
+    /// their order.
     pub fn set_networks(&self, names: &[&str]) -> Vec<Zone> {
         let stay: HashSet<&str> = names.iter().copied().collect();
         let mut known = self.zones();

@@ -135,8 +135,8 @@ impl NodeMeter {
     }
 
     /// The colours of packets of `bytes` bytes that come at once, one after the other, at `now`, nanoseconds: `colours`
-    /// are those before, and then those after it. The core's lease is given up first. What is shared with other cores is
-    /// met once for all packets. True where all were, and are, green.
+    /// are those before, and then those after it. The core's lease is given up first. What is shared with other cores
+    /// is met once for all packets. True where all were, and are, green.
     pub fn mark_all(&self, now: u64, lease: Lease, bytes: &[u32], colours: &mut [Colour]) -> bool {
         let mut counts = [MeterCount::default(); 3];
         let mut meter = self.meter();

@@ -399,8 +399,8 @@ impl Tables {
         self.has_policies
     }
 
-    /// What the meters counted, by name: green, yellow, red. What is green counts when the lease that a core spent it of has
-    /// ended: 64 ms later at the latest.
+    /// What the meters counted, by name: green, yellow, red. What is green counts when the lease that a core spent it
+    /// of has ended: 64 ms later at the latest.
     pub fn meter_counts(&self) -> impl Iterator<Item = (&str, [MeterCount; 3])> {
         self.meters.iter().map(|meter| (meter.spec.name.as_str(), meter.counts()))
     }

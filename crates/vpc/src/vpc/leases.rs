@@ -103,8 +103,8 @@ impl CoreMeters {
         }
     }
 
-    /// Which of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other, pass `meters`: a bit
-    /// for each, the first the lowest. The node's meters colour them.
+    /// Which of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other, pass `meters`: a
+    /// bit for each, the first the lowest. The node's meters colour them.
     pub fn mark_all(&mut self, tables: &Tables, meters: MeterIds, now: u64, bytes: &[u32]) -> u64 {
         let mut colours = [Colour::Green; AT_ONCE];
         let bytes = &bytes[..bytes.len().min(AT_ONCE)];

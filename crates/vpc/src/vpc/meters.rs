@@ -32,8 +32,8 @@ pub(super) fn admit<W: Tracer>(
 /// Packets in a row that were put to the meters of one endpoint together, and which of them pass.
 ///
 /// Nearly always all of them do. So the most that they could use is taken from the core's leases at once, and what they
-/// did not use is given back when it is known. Only where there is no lease of so much, each packet is put to the node's
-/// meters, after it is known that its flow decides it.
+/// did not use is given back when it is known. Only where there is no lease of so much, each packet is put to the
+/// node's meters, after it is known that its flow decides it.
 #[derive(Debug, Default)]
 pub(super) struct MeteredRun {
     /// The first packet's place in the batch, and how many there are.

@@ -15,8 +15,8 @@ pub struct Config {
     /// Most connections of each zone, by its number. 0: none at all. If all shares together are no more than the
     /// capacity, no zone can take room from another.
     pub shares: Vec<u32>,
-    /// Shares are what zones have in any case: what no zone needs of its share, and what is in no share, is for all. One
-    /// that has fewer connections than its share takes its room back from those that have more than theirs.
+    /// Shares are what zones have in any case: what no zone needs of its share, and what is in no share, is for all.
+    /// One that has fewer connections than its share takes its room back from those that have more than theirs.
     pub rest_is_shared: bool,
     /// How long connections are kept.
     pub timeouts: Timeouts,

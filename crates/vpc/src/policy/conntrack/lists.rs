@@ -1,5 +1,5 @@
-//! Doubly linked lists over numbered elements, in memory that is reserved at the beginning and taken as it is used: what
-//! is 0 was never touched. Each element is in one list at most.
+//! Doubly linked lists over numbered elements, in memory that is reserved at the beginning and taken as it is used:
+//! what is 0 was never touched. Each element is in one list at most.
 
 /// No element: others stand as their number and 1.
 const NONE: u32 = 0;

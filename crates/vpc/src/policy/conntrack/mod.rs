@@ -12,8 +12,9 @@
 //! connections come; a packet costs one look-up and no more work than that whatever is in the table. Each zone has a
 //! share: it cannot have more connections, and one that needs room for a new one loses its own oldest half-open
 //! connection, or else its oldest that is over. If it has neither, the new one is refused. So a flood of SYNs displaces
-//! itself; with shares that together are no more than the capacity it takes nothing from others. Where the [rest is shared](Config::rest_is_shared), a zone may have more than its share as
-//! long as there is room, and gives that back to those with less than theirs.
+//! itself; with shares that together are no more than the capacity it takes nothing from others. Where the [rest is
+//! shared](Config::rest_is_shared), a zone may have more than its share as long as there is room, and gives that back
+//! to those with less than theirs.
 //!
 //! The keeper of flows of a connection removes them when it hears that the connection has [ended](Ended): a flow must
 //! not outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that
