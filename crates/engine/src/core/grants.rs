@@ -37,8 +37,8 @@ pub(super) struct IngressBurst {
 }
 
 impl IngressBurst {
-    /// What a burst is meant to take, nanoseconds: about a turn.
-    const TIME: u64 = 8_000;
+    /// What a burst is meant to take, nanoseconds: less than most requests take.
+    const TIME: u64 = 4_000;
 
     fn frames(&self) -> usize {
         let frames = IngressBurst::TIME.checked_div(self.each).unwrap_or(BURST as u64);
