@@ -27,6 +27,10 @@ pub struct Constants {
     pub(super) router_byte_ns: f64,
     pub(super) fw_ns: f64,
     pub(super) fw_byte_ns: f64,
+    pub(super) rta_accelerator_ns: f64,
+    pub(super) fm_accelerator_ns: f64,
+    pub(super) router_accelerator_ns: f64,
+    pub(super) fw_accelerator_ns: f64,
     pub(super) channel: f64,
     pub(super) link_buffer_us: f64,
     pub(super) credit: f64,
@@ -54,6 +58,10 @@ impl Default for Constants {
             router_byte_ns: 0.0,
             fw_ns: 800.0,
             fw_byte_ns: 0.2,
+            rta_accelerator_ns: 0.0,
+            fm_accelerator_ns: 0.0,
+            router_accelerator_ns: 0.0,
+            fw_accelerator_ns: 0.0,
             channel: 1_024.0,
             link_buffer_us: 1_000.0,
             credit: 1_024.0,
@@ -103,6 +111,10 @@ pub const ENTRIES: &[Entry] = entries! {
     "router-byte-ns" router_byte_ns "ns/B" 0.0 1e3 "and a byte of it; assumed";
     "fw-ns" fw_ns "ns" 1.0 1e6 "a packet of the firewall; assumed, compute-intensive (§V-A)";
     "fw-byte-ns" fw_byte_ns "ns/B" 0.0 1e3 "and a byte of it; assumed";
+    "rta-accelerator-ns" rta_accelerator_ns "ns" 0.0 1e6 "then a packet takes an accelerator; 0: none, the paper does not say";
+    "fm-accelerator-ns" fm_accelerator_ns "ns" 0.0 1e6 "the same, of the flow monitor";
+    "router-accelerator-ns" router_accelerator_ns "ns" 0.0 1e6 "the same, of the router";
+    "fw-accelerator-ns" fw_accelerator_ns "ns" 0.0 1e6 "the same, of the firewall";
     "channel" channel "packets" 8.0 1e6 "that a tenant's channel holds; assumed, softdpu's channels";
     "link-buffer-us" link_buffer_us "us" 1.0 1e6 "a frame waits for the wire before it is lost; assumed";
     "credit" credit "1" 1.0 1e9 "CREDIT of equation (7); not in the paper, softdpu's default";
@@ -151,7 +163,7 @@ impl Constants {
         let mut text = String::new();
         for Entry { key, unit, about, .. } in ENTRIES {
             let unit = if *unit == "1" { "" } else { unit };
-            let _ = writeln!(text, "{key:18} {:>8} {unit:8} {about}", self.get(key).unwrap_or_default());
+            let _ = writeln!(text, "{key:22} {:>8} {unit:8} {about}", self.get(key).unwrap_or_default());
         }
         text
     }

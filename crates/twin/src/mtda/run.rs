@@ -9,7 +9,7 @@ use super::setup::{self, Application, CORES, FRAMING, LINE};
 use super::{Constants, Scope};
 use crate::arrivals::Arrivals;
 use crate::node::{Node, Plan, QueuePlan, Source, Tally};
-use crate::station::Link;
+use crate::station::{Link, Station};
 
 /// The systems that are compared. All run on the same node, with the same channels and the same cost of switching and
 /// deciding.
@@ -127,6 +127,22 @@ impl Case {
         self.constants.decision_ns.round() as u64
     }
 
+    /// The applications that need an accelerator: each has one of its own (ACC_t), which its tenants share.
+    fn accelerated(&self) -> Vec<Application> {
+        let mut kinds: Vec<Application> = Vec::new();
+        for (application, _) in &self.tenants {
+            if application.accelerator(&self.constants).is_some() && !kinds.contains(application) {
+                kinds.push(*application);
+            }
+        }
+        kinds
+    }
+
+    /// The accelerator of a tenant (ACC_t^i), by its place in [`accelerated`](Self::accelerated).
+    fn accelerator(&self, tenant: usize) -> Option<usize> {
+        self.accelerated().iter().position(|application| *application == self.tenants[tenant].0)
+    }
+
     /// Cores that a tenant's load needs, in thousandths of one.
     fn demand(&self, tenant: usize) -> u32 {
         (self.rate(tenant) * self.service(tenant) / 1e6) as u32
@@ -216,9 +232,17 @@ fn balanced(case: &Case) -> Assignment {
 
 /// A system's policy, as every core of it runs it.
 fn policy(system: System, case: &Case, cores: &Assignment) -> Policy {
-    let occupied = || cores.iter().map(|own| Occupancy { cores: own.len() as u32, accelerators: 0 }).collect();
+    let occupied = || {
+        let accelerators = |tenant| u32::from(case.accelerator(tenant).is_some());
+        let occupancy = |(tenant, own): (usize, &Vec<usize>)| Occupancy {
+            cores: own.len() as u32,
+            accelerators: accelerators(tenant),
+        };
+        cores.iter().enumerate().map(occupancy).collect()
+    };
     let constants = &case.constants;
-    let credits = softdpu_sched::System { credit: constants.credit as u64, cores: CORES as u32, accelerators: 0 };
+    let accelerators = case.accelerated().len() as u32;
+    let credits = softdpu_sched::System { credit: constants.credit as u64, cores: CORES as u32, accelerators };
     match system {
         System::Dpdk => Policy::Fcfs,
         System::Ipipe => {
@@ -259,13 +283,18 @@ fn node(
         decision,
         ..Plan::default()
     };
+    for application in case.accelerated() {
+        let service = application.accelerator(&case.constants).unwrap_or(0);
+        plan.stations.push(Station { servers: 1, service, spread: case.constants.service_spread.round() as u64 });
+    }
     for (tenant, own) in cores.iter().enumerate() {
+        let station = case.accelerator(tenant);
         let first = plan.queues.len();
         for at in 0..CORES {
             let id = QueueId { tenant: TenantId(tenant as u16), index: (first + at) as u32 };
             let placement = Placement { device: tenant as u32, kind: softdpu_sched::WorkKind::Packets, back_end: None };
             let core = own[at % own.len()];
-            plan.queues.push(QueuePlan { id, core, placement, capacity: case.queue(), station: None, deferred: None });
+            plan.queues.push(QueuePlan { id, core, placement, capacity: case.queue(), station, deferred: None });
         }
         if case.alone.is_none_or(|only| only == tenant) {
             plan.sources.push(Source {

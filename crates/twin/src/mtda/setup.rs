@@ -44,6 +44,17 @@ impl Application {
         Service { unit: (unit * scale).round() as u64, byte: (byte * scale * 1_024.0).round() as u64, spread }
     }
 
+    /// What a packet then takes the application's accelerator, nanoseconds. None: it needs none.
+    pub fn accelerator(self, constants: &Constants) -> Option<u64> {
+        let takes = match self {
+            Application::Analytics => constants.rta_accelerator_ns,
+            Application::Monitor => constants.fm_accelerator_ns,
+            Application::Router => constants.router_accelerator_ns,
+            Application::Firewall => constants.fw_accelerator_ns,
+        };
+        (takes > 0.0).then_some(takes.round() as u64)
+    }
+
     /// As Table IV writes it.
     pub fn name(self) -> &'static str {
         match self {
@@ -82,6 +93,11 @@ pub fn assumptions(constants: &Constants) -> Vec<String> {
     };
     use Application::{Analytics, Firewall, Monitor, Router};
     let services = [Analytics, Monitor, Router, Firewall].map(of).join(", ");
+    let accelerators = [Analytics, Monitor, Router, Firewall].map(|application| {
+        let takes = application.accelerator(constants).map_or("none".to_owned(), |takes| takes.to_string());
+        format!("{} {takes}", application.name())
+    });
+    let accelerators = accelerators.join(", ");
     let mut all = vec![
         format!(
             "from the paper: {CORES} cores (§IV), {} Gbit/s (§V-A), applications and rates of Table IV",
@@ -95,7 +111,8 @@ pub fn assumptions(constants: &Constants) -> Vec<String> {
         format!(
             "assumed: together the tenants send {load} of what the line carries; a channel holds {channel} packets"
         ),
-        format!("assumed: a decision takes {decision_ns} ns; no application uses an accelerator; CREDIT = {credit}"),
+        format!("assumed: a decision takes {decision_ns} ns; CREDIT = {credit}"),
+        format!("assumed: ns of an accelerator a packet: {accelerators}"),
         "assumed: LogNIC was characterised at balanced load".to_owned(),
     ];
     let changed = constants.changed();

@@ -95,6 +95,26 @@ fn in_the_burst_the_balancer_moves_queues_and_credits_are_allocated_anew() {
 }
 
 #[test]
+fn tenants_of_an_application_share_its_accelerator_and_others_do_not_wait_for_it() {
+    let mut constants = Constants::default();
+    // A million packets a second. Each tenant sends 2.8 million.
+    constants.set("fw-accelerator-ns", 1_000.0).expect("a constant");
+    let scope = Scope { span: 1_000_000, constants, ..Scope::default() };
+    let measured = |constants| {
+        let case = run::Case::new(4, true, 256, &constants);
+        run::run(System::Mtda, &case, &Scope { constants, ..scope })
+    };
+    let (none, one) = (measured(Constants::default()), measured(constants));
+    let packets = one.throughput(3) / 8.0 / 256.0;
+    assert!((0.9e6..=1.05e6).contains(&packets), "the accelerator is the bottleneck: {packets}/s");
+    assert!(one.throughput(3) < none.throughput(3), "{} {}", one.throughput(3), none.throughput(3));
+    for other in 0..3 {
+        let ratio = one.throughput(other) / none.throughput(other);
+        assert!((0.97..=1.03).contains(&ratio), "tenant {other}: {ratio}");
+    }
+}
+
+#[test]
 fn the_calibration_finds_the_constant_again() {
     let found = calibrate::calibrate(&Scope { span: 2_000_000, ..Scope::default() }, SEEDS);
     assert!((found.switch_ns / SWITCH_NS - 1.0).abs() < 0.02, "{found:?}");
