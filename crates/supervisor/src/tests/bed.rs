@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -96,6 +96,14 @@ impl Spawner for FakeSpawner {
             self.planes.send(plane).unwrap();
         }
         Ok(Box::new(process))
+    }
+
+    fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>> {
+        if program.ends_with("absent") {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (planes, starts) = (self.planes.clone(), Arc::clone(&self.starts));
+        Ok(Box::new(FakeSpawner { planes, starts, stillborn: false }))
     }
 }
 
