@@ -9,7 +9,6 @@ mod client;
 use std::time::Duration;
 
 use client::verified::{Drivers, devices, site};
-use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Lab, Random};
 
 /// Between two upgrades, once requests complete again.
@@ -23,12 +22,6 @@ fn upgrades() -> Result<u32, Failure> {
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort();
     times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e3)
-}
-
-/// Upgrades the daemon to its own program; the answer.
-fn upgrade(daemon: &Daemon) -> Result<Value, Failure> {
-    let answer = daemon.command(&["upgrade", "--json"])?;
-    serde_json::from_str(&answer).context("the answer of `softdpu upgrade --json`")
 }
 
 fn take_over(lab: &Lab) -> Result<(), Failure> {
@@ -46,7 +39,7 @@ fn take_over(lab: &Lab) -> Result<(), Failure> {
         before.push(drivers.longest_gap());
         drivers.forget_gaps();
         let (pid, _) = daemon.data_plane()?;
-        let answer = upgrade(&daemon)?;
+        let answer = daemon.upgrade()?;
         drivers.go_on("an upgrade")?;
         assert_ne!(daemon.data_plane()?.0, pid, "the same process serves after an upgrade");
         gaps.push(drivers.longest_gap());

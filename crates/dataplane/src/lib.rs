@@ -104,6 +104,8 @@ struct DataPlane {
     /// When the data plane before this one ended or let go, [`monotonic_ns`], until the first completion has shown how
     /// long the outage was.
     outage_since: Option<u64>,
+    /// The same for good.
+    since_ns: Option<u64>,
     /// [`Up::Ready`] was sent, or [`Up::Prepared`].
     ready: bool,
     role: Role,
@@ -155,6 +157,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         devices: Devices::new(domain_memory(&site.node.dataplane)),
         steering: Steering::default(),
         traces: Traces::default(),
+        since_ns: death.as_ref().map(|death| death.at_ns),
         outage_since: death.map(|death| death.at_ns),
         ready: false,
         role: Role::Serving,
@@ -245,15 +248,15 @@ impl DataPlane {
         for device in &site.devices {
             self.add_device(device)?;
         }
-        let DataPlane { networks, functions, engine, devices, wire, placements, .. } = self;
+        let DataPlane { networks, functions, engine, devices, wire, placements, since_ns, .. } = self;
         for (name, error) in networks.publish_all(functions, engine) {
-            devices.cannot_be_served(&name, error, &mut Host { engine, wire, placements })?;
+            devices.cannot_be_served(&name, error, &mut Host { engine, wire, placements, since_ns: *since_ns })?;
         }
         Ok(())
     }
 
     fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
-        let DataPlane { tenants, volumes, networks, functions, engine, wire, placements, devices, .. } = self;
+        let DataPlane { tenants, volumes, networks, functions, engine, wire, placements, devices, since_ns, .. } = self;
         let Some(tenant) = tenants.of(device, engine) else {
             tracing::error!(
                 device = device.name,
@@ -262,13 +265,18 @@ impl DataPlane {
             );
             return Ok(());
         };
-        devices.add(device, tenant, (volumes, networks, functions), &mut Host { engine, wire, placements })
+        devices.add(
+            device,
+            tenant,
+            (volumes, networks, functions),
+            &mut Host { engine, wire, placements, since_ns: *since_ns },
+        )
     }
 
     /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from
     /// tunnels.
     fn balance(&mut self) {
-        let DataPlane { engine, devices, placements, networks, .. } = self;
+        let DataPlane { engine, devices, placements, networks, since_ns, .. } = self;
         let stays = |device: &str, queue: u16| {
             let has_cores = |device: &Device| device.config.cores.as_ref().is_some_and(|cores| !cores.is_empty());
             devices.get(device).is_none_or(has_cores) || placements.moved(device, queue).is_some()
@@ -374,8 +382,8 @@ impl DataPlane {
 
     /// The devices, with what they need of their surroundings.
     fn with_host<T>(&mut self, act: impl FnOnce(&mut Devices, &mut Host<'_>) -> T) -> T {
-        let DataPlane { devices, engine, wire, placements, .. } = self;
-        act(devices, &mut Host { engine, wire, placements })
+        let DataPlane { devices, engine, wire, placements, since_ns, .. } = self;
+        act(devices, &mut Host { engine, wire, placements, since_ns: *since_ns })
     }
 
     /// Tells devices and callers what became of volumes.
@@ -446,8 +454,13 @@ impl DataPlane {
         let key = match event {
             FromCore::Stopped { key, .. } | FromCore::Updated { key, .. } | FromCore::Broken { key, .. } => *key,
             FromCore::SocketLost { port, reason } => {
-                let DataPlane { devices, engine, wire, placements, networks, .. } = self;
-                return devices.socket_lost(*port, reason, networks, &mut Host { engine, wire, placements });
+                let DataPlane { devices, engine, wire, placements, networks, since_ns, .. } = self;
+                return devices.socket_lost(
+                    *port,
+                    reason,
+                    networks,
+                    &mut Host { engine, wire, placements, since_ns: *since_ns },
+                );
             }
             FromCore::FirstCompletion { .. } => {
                 return match self.outage_since.take() {

@@ -62,7 +62,7 @@ impl DataPlane {
         };
         self.wire.forget_kept(forgotten);
         self.wire.remember(kept, fds);
-        self.outage_since = Some(since_ns);
+        (self.outage_since, self.since_ns) = (Some(since_ns), Some(since_ns));
         self.ready = true;
         self.engine.set_idle_sleep(idle_sleep(&site));
         self.set_up(&site, Instant::now())

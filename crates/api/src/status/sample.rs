@@ -114,6 +114,7 @@ pub fn sample() -> NodeStatus {
             }),
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
             protocol_errors: 41,
+            pause_us: Some(1_500),
             closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],
         volumes: vec![VolumeStatus {
