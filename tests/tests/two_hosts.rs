@@ -95,8 +95,8 @@ fn tenants(lab: &Lab, (a, b): (&Host, &Host), (first, second): (&mut Guest, &mut
     server.stop().map(|_| ())
 }
 
-/// The data planes of both hosts are killed and upgraded in turn in the middle of transfers from the first guest, each one TCP
-/// connection.
+/// The data planes of both hosts are killed and upgraded in turn in the middle of transfers from the first guest, each
+/// one TCP connection.
 fn survive(daemons: [&mut Daemon; 2], second: &mut Guest) -> Result<(), Failure> {
     const KILLS: u64 = 4;
     let fetch = "fetch 10.0.0.2 cgi-bin/stream?4";

@@ -276,7 +276,7 @@ impl DataPlane {
     /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from
     /// tunnels.
     fn balance(&mut self) {
-        let DataPlane { engine, devices, placements, networks, since_ns, .. } = self;
+        let DataPlane { engine, devices, placements, networks, .. } = self;
         let stays = |device: &str, queue: u16| {
             let has_cores = |device: &Device| device.config.cores.as_ref().is_some_and(|cores| !cores.is_empty());
             devices.get(device).is_none_or(has_cores) || placements.moved(device, queue).is_some()
