@@ -165,7 +165,7 @@ fn frames_between_two_guests_on_two_cores_are_copied_once() {
 
 #[test]
 fn a_tcp_connection_survives_kills_of_a_data_plane_with_two_cores() {
-    Lab::run("net-kill-cores", |lab| survive(lab, true, TWO));
+    Lab::run("net-kill-cores", |lab| survive(lab, Event::Kill, true, TWO));
 }
 
 #[test]
