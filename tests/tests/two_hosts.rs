@@ -104,7 +104,7 @@ fn survive(daemons: [&mut Daemon; 2], second: &mut Guest) -> Result<(), Failure>
     // The sender's, the receiver's: in turn.
     second.fetch_through((fetch, &sum), KILLS, Duration::from_millis(300), DEADLINE, |during| {
         let daemon = &mut *daemons[during as usize % 2];
-        if during as usize / 2 % 2 == 0 {
+        if (during / 2).is_multiple_of(2) {
             let time = daemon.kill_data_plane()?;
             eprintln!("a kill after {during} in transfers: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
         } else {
