@@ -118,7 +118,7 @@ pub fn measure(program: &Path, plan: &Plan) -> Result<Gaps, SetupError> {
 fn measure_case(program: &Path, plan: &Plan, devices: usize) -> Result<Case, SetupError> {
     let subject = Subject::Softdpu { program: program.to_owned(), encrypted: false };
     let service =
-        Service { volume: Volume::Memory, size: 1 << 20, queues: 1, queue_size: 64, cpu: plan.server_cpu, devices };
+        Service { volume: Volume::Memory, size: 1 << 20, queues: 1, queue_size: 256, cpu: plan.server_cpu, devices };
     let running = subject.start(&service)?;
     let failed = |source: FrontEndError| SetupError::Load {
         subject: subject.name().to_owned(),
