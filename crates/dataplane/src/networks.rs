@@ -208,7 +208,7 @@ impl Networks {
     /// `before`. Entries that were in force before this process began and are still being read are not known yet: as at
     /// the start, they come in whatever there is then.
     pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), ApiError> {
-        let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
+        let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts());
         let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
         let (capacity, wanted, before) = (self.capacity.hosts, all(&self.networks), all(before));
         if wanted.len() <= capacity || wanted.len() <= before.len() {
@@ -281,7 +281,7 @@ impl Networks {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
             let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
             let routed = self.networks.iter().flat_map(|network| network.route_hosts());
-            let plain = endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed);
+            let plain = endpoints.map(|endpoint| endpoint.host).chain(loaded).chain(routed);
             // Of several next hops one that is gone is not to be taken.
             let members = self.networks.iter().flat_map(|network| network.member_hosts());
             underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
