@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A record is appended without counts and checksum before the data plane is asked, so that a full disk refuses the
-//! change, and gets them in place when the change is made. The file ends before the first record that is not whole: what
-//! a crash has torn was never answered.
+//! change, and gets them in place when the change is made. The file ends before the first record that is not whole:
+//! what a crash has torn was never answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -198,8 +198,8 @@ impl Desired {
         self.save()
     }
 
-    /// Other entries are loaded one by one, which is recorded in the file `copy`. An error says that it will not survive
-    /// the supervisor.
+    /// Other entries are loaded one by one, which is recorded in the file `copy`. An error says that it will not
+    /// survive the supervisor.
     pub(super) fn commit_entries(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
         let before = self.overlay.loaded.take();
         self.overlay.loaded = LoadedFile::of(copy, found);

@@ -1,8 +1,8 @@
 //! Exact matches: open addressing, linear probing with Robin Hood order, never more than [`PROBES`] slots looked at.
 //!
-//! A table that cores look up in is only read. A copy that no core has can be [changed](ExactTable::set) in place, a few
-//! slots for each entry. Tenants choose addresses, so they could choose ones that meet in one place: every table has a
-//! random seed, and one in which too many meet is built anew with another.
+//! A table that cores look up in is only read. A copy that no core has can be [changed](ExactTable::set) in place, a
+//! few slots for each entry. Tenants choose addresses, so they could choose ones that meet in one place: every table
+//! has a random seed, and one in which too many meet is built anew with another.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;

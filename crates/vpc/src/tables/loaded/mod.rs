@@ -1,9 +1,9 @@
 //! Entries that are loaded by file, millions at once: which guest is on which node, and which prefixes are behind which
 //! node (Zephyrus §4.2: VM-to-node and route tables).
 //!
-//! They are built by a [`Loading`], and shared by all [`Tables`](super::Tables) that are built while they are in force: a
-//! change of something else costs nothing for them. What the spec says wins over them, so that a guest can move without
-//! another load. Single entries come and go by [changes](change), made in a copy that no core reads.
+//! They are built by a [`Loading`], and shared by all [`Tables`](super::Tables) that are built while they are in force:
+//! a change of something else costs nothing for them. What the spec says wins over them, so that a guest can move
+//! without another load. Single entries come and go by [changes](change), made in a copy that no core reads.
 //!
 //! ```text
 //!   (network, address) ──► entry: MAC address, node ──┐
