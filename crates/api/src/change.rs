@@ -11,7 +11,7 @@ use softdpu_site::{
 };
 
 use crate::methods::{Parameters, Unread, methods, written};
-use crate::{ApiError, EndpointChange, Unload};
+use crate::{ApiError, EndpointChange, EntryChanges, Unload};
 
 methods! {
     /// A change of what runs.
@@ -64,6 +64,9 @@ methods! {
         /// Some loaded entries of a network go. Result: [`LoadResult`](crate::LoadResult) with what is left; no packet
         /// passes by them from then on.
         "network.unload" => NetworkUnload(Unload),
+        /// Some loaded entries of a network come, go and are replaced. Result: [`LoadResult`](crate::LoadResult) with
+        /// all that is loaded then; no packet passes by those before from then on.
+        "network.entries" => NetworkEntries(EntryChanges),
         /// A function as a `[[function]]` would declare it; no interface has it yet. Result: `{}`.
         "function.add" => FunctionAdd(Function),
         /// Other settings of a function in the place of all that it has. Result: `{}`; no packet passes by those before
@@ -111,6 +114,15 @@ pub struct LoadFile {
 }
 
 impl Change {
+    /// The loaded entries that change one by one, if it is such a change.
+    pub fn entries(&self) -> Option<EntryChanges> {
+        match self {
+            Change::NetworkUnload(unload) => Some(unload.into()),
+            Change::NetworkEntries(changes) => Some(changes.clone()),
+            _ => None,
+        }
+    }
+
     /// The name of what is changed; of the first network where there are several.
     pub fn subject(&self) -> &str {
         match self {
@@ -124,6 +136,7 @@ impl Change {
             Change::NetworkMember(change) => &change.network,
             Change::NetworkLoad(_) => "",
             Change::NetworkUnload(unload) => &unload.network,
+            Change::NetworkEntries(changes) => &changes.network,
             Change::FunctionAdd(function) => &function.name,
             Change::FunctionSet(change) => &change.name,
             Change::NetworkSteer(_) => "node.steering",
@@ -179,6 +192,12 @@ impl Parameters for Device {
 impl Parameters for EndpointChange {
     fn read(unread: &Unread<'_>) -> Result<EndpointChange, ApiError> {
         EndpointChange::decode(unread.typed()?)
+    }
+}
+
+impl Parameters for EntryChanges {
+    fn read(unread: &Unread<'_>) -> Result<EntryChanges, ApiError> {
+        unread.typed().and_then(EntryChanges::checked)
     }
 }
 

@@ -74,6 +74,16 @@ fn every_change() -> Vec<Change> {
             addresses: vec!["10.0.0.9".parse().unwrap()],
             prefixes: vec!["10.9.0.0/16".parse().unwrap()],
         }),
+        Change::NetworkEntries(EntryChanges {
+            network: name(),
+            changes: vec![
+                EntryEdit {
+                    host: Some("192.0.2.3".parse().unwrap()),
+                    ..EntryEdit::route(EntryOp::Replace, "10.9.0.0/16".parse().unwrap())
+                },
+                EntryEdit::guest(EntryOp::Delete, "10.0.0.9".parse().unwrap()),
+            ],
+        }),
         Change::NetworkPolicy(
             policies_from_json(&json!({
                 "network": "n",

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::DataPlane;
 use super::device::Backing;
 use super::explain::explain;
-use super::networks::{KEPT, Networks};
+use super::networks::Networks;
 use super::report::{report, request_counts};
 use super::tap;
-use softdpu_api::{ApiError, Change, ErrorCode, LoadFile, QueuePlacement};
+use softdpu_api::{ApiError, Change, EntryChanges, ErrorCode, LoadFile, QueuePlacement};
 use softdpu_link::{Call, LinkError};
 use softdpu_site as config;
 use softdpu_sys::ReapedFd;
@@ -68,9 +68,10 @@ impl DataPlane {
             Change::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
             Change::NetworkLoad(LoadFile { path }) => {
                 let name = path.display().to_string();
-                return Ok(unless_begun(self.networks.load(id, name, false, fds)));
+                return Ok(unless_begun(self.networks.load(id, name, fds)));
             }
-            Change::NetworkUnload(_) => return Ok(unless_begun(self.networks.load(id, KEPT.to_owned(), true, fds))),
+            Change::NetworkUnload(unload) => return Ok(self.change_entries(id, (&unload).into())),
+            Change::NetworkEntries(changes) => return Ok(self.change_entries(id, changes)),
             Change::FunctionAdd(function) => self.functions.insert(&function, &self.engine),
             Change::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Change::FunctionRemove { name } => self.functions.remove(&name),
@@ -166,6 +167,12 @@ impl DataPlane {
         }
         self.placements.forget(device);
         Ok(())
+    }
+
+    /// Single loaded entries change. None: what they are part of is still being loaded.
+    fn change_entries(&mut self, id: u64, changes: EntryChanges) -> Option<Answer> {
+        let made = self.networks.change_entries(id, changes, &self.engine)?;
+        Some(made.map(|result| self.warned(result)))
     }
 
     /// The cores forward by what `change` made of the networks; by what was there before, where it is refused.

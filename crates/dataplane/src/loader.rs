@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use softdpu_vpc::spec::{NetworkSpec, Prefix, TableCapacity};
 use softdpu_vpc::tables::{Loaded, Loading};
 use softdpu_vpc::{Mac, Problem};
 
+use softdpu_link::kept::Kept;
 use softdpu_site::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 
 /// So many wrong lines are told of; what follows is not looked at.
@@ -27,6 +28,8 @@ pub(super) struct Ground {
     /// This node's tunnel end points, as far as they are known.
     pub own: Vec<IpAddr>,
     pub capacity: TableCapacity,
+    /// How many routes may come one by one.
+    pub room_for_routes: usize,
     /// Guests on other hosts that are not loaded,
     pub others: usize,
     /// routes,
@@ -41,10 +44,19 @@ pub(super) struct Ground {
     pub previous: Option<Arc<Loaded>>,
 }
 
+/// What a thread has done.
+pub(super) enum Outcome {
+    /// A file is loaded.
+    File(FromFile),
+    /// This is a copy of what was loaded from it, for [changes](softdpu_vpc::tables::Pair).
+    Copy(Arc<Loaded>),
+}
+
 /// What came of a file.
-pub(super) struct Outcome {
+pub(super) struct FromFile {
     /// The management call that waits for it; None: it was in force before this process began.
     pub asked: Option<u64>,
+    /// A [copy](Outcome::Copy) follows what could be loaded.
     pub result: Result<Arc<Loaded>, String>,
     pub took: Duration,
 }
@@ -68,9 +80,18 @@ impl Loader {
         let run = move || {
             let began = Instant::now();
             let result = load(file, &name, &ground).map(Arc::new);
+            // What was in force before may go, for all that is needed here.
+            drop(ground);
+            let loaded = result.as_ref().ok().cloned();
             // When the process ends it is not taken.
-            let _ = sender.send(Outcome { asked, result, took: began.elapsed() });
+            let _ = sender.send(Outcome::File(FromFile { asked, result, took: began.elapsed() }));
             bell.ring();
+            if let Some(loaded) = loaded {
+                let copy = Arc::new(Loaded::clone(&loaded));
+                drop(loaded);
+                let _ = sender.send(Outcome::Copy(copy));
+                bell.ring();
+            }
         };
         std::thread::Builder::new().name("load".into()).spawn(run).is_ok()
     }
@@ -90,26 +111,32 @@ impl Loader {
 /// All entries of a file, or what is wrong with it.
 fn load(file: OwnedFd, name: &str, ground: &Ground) -> Result<Loaded, String> {
     let mut file = File::from(file);
+    let unreadable = |error| format!("{name} cannot be read: {error}");
+    let kept = if ground.is_kept { Some(Kept::read(&file).map_err(unreadable)?) } else { None };
     // The supervisor's descriptor shares the offset.
-    std::io::Seek::rewind(&mut file).map_err(|error| format!("{name} cannot be read: {error}"))?;
-    read(BufReader::with_capacity(1 << 18, file), name, ground)
+    std::io::Seek::rewind(&mut file).map_err(unreadable)?;
+    read(BufReader::with_capacity(1 << 18, file), name, ground, kept.as_ref())
 }
 
-fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, String> {
+/// The entries of `input`. Where changes of them are kept as well, those in force.
+fn read(input: impl BufRead, name: &str, ground: &Ground, kept: Option<&Kept>) -> Result<Loaded, String> {
+    let since: String = kept.iter().flat_map(|kept| kept.lines()).collect();
+    let mut input = input.take(kept.map_or(u64::MAX, |kept| kept.loaded)).chain(since.as_bytes());
     let groups = ground.groups.iter().map(|(network, group)| (network.as_str(), group.as_str()));
     let loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
     let mut loading =
         loading.with_groups(groups).beside(ground.routes, ground.hosts.clone()).after(ground.previous.clone());
+    loading = loading.with_room(ground.room_for_routes);
     if ground.is_kept {
         loading = loading.with_unknown_groups();
     }
     let mut problems: Vec<String> = Vec::new();
     // By table, the first line without room; how many are wanted is known at the end.
     let mut full: BTreeMap<&'static str, (u32, Problem)> = BTreeMap::new();
-    let mut bytes = Vec::with_capacity(LONGEST_LINE);
+    let (mut bytes, mut consumed) = (Vec::with_capacity(LONGEST_LINE), 0);
     for line in 1u32.. {
         bytes.clear();
-        let mut limited = std::io::Read::take(&mut input, LONGEST_LINE as u64 + 1);
+        let mut limited = (&mut input).take(LONGEST_LINE as u64 + 1);
         let count = limited.read_until(b'\n', &mut bytes).map_err(|error| format!("{name} cannot be read: {error}"))?;
         if count == 0 {
             break;
@@ -118,7 +145,10 @@ fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, 
             problems.push(format!("{name}:{line}: the line is longer than {LONGEST_LINE} bytes"));
             break;
         }
-        let problem = match entry(&mut loading, line, &bytes) {
+        consumed += count as u64;
+        // Of what was loaded, what is still as it was; then what came since.
+        let is_gone = |line: &LoadLine<'_>| kept.is_some_and(|kept| consumed <= kept.loaded && !kept.has(line));
+        let problem = match entry(&mut loading, line, &bytes, is_gone) {
             Ok(()) => continue,
             Err(Wrong::Full(table, problem)) => {
                 full.entry(table).and_modify(|known| known.1 = problem.clone()).or_insert((line, problem));
@@ -153,13 +183,18 @@ impl From<String> for Wrong {
     }
 }
 
-fn entry(loading: &mut Loading<'_>, line: u32, bytes: &[u8]) -> Result<(), Wrong> {
+fn entry(
+    loading: &mut Loading<'_>,
+    line: u32,
+    bytes: &[u8],
+    is_gone: impl FnOnce(&LoadLine<'_>) -> bool,
+) -> Result<(), Wrong> {
     let text = std::str::from_utf8(bytes).map_err(|_| "the line is not text in UTF-8".to_owned())?;
     let said = |problem: Problem| match problem {
         Problem::Full { table, .. } => Wrong::Full(table, problem),
         _ => Wrong::Line(format!("{problem}, in {:?}", text.trim_ascii())),
     };
-    match load_line(text)? {
+    match load_line(text)?.filter(|line| !is_gone(line)) {
         None => Ok(()),
         Some(LoadLine::Endpoint { network, address, mac, host }) => {
             loading.endpoint(line, network, address, Mac(mac.0), host).map_err(said)
@@ -189,6 +224,7 @@ mod tests {
             networks: vec![network],
             own: vec!["192.0.2.1".parse().unwrap()],
             capacity,
+            room_for_routes: 0,
             others: 0,
             routes: 0,
             hosts: HashSet::new(),
@@ -199,7 +235,7 @@ mod tests {
     }
 
     fn loaded(text: &str, endpoints: usize) -> Result<Loaded, String> {
-        read(text.as_bytes(), "guests.csv", &ground(endpoints))
+        read(text.as_bytes(), "guests.csv", &ground(endpoints), None)
     }
 
     #[test]
@@ -217,7 +253,7 @@ mod tests {
     fn a_group_that_has_gone_does_not_keep_out_what_was_in_force_once() {
         let ground = Ground { is_kept: true, ..ground(10) };
         let text = "route,acme,172.32.0.0/12,ecmp:near\nendpoint,acme,10.0.0.3,,192.0.2.2\n";
-        let counts = read(text.as_bytes(), "guests.csv", &ground).unwrap().counts();
+        let counts = read(text.as_bytes(), "guests.csv", &ground, None).unwrap().counts();
         assert_eq!((counts.endpoints, counts.routes), (1, 1));
     }
 

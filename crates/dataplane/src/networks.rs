@@ -1,5 +1,6 @@
 //! The networks of the site, their ports on this node, and the tables that the cores forward by.
 
+mod entries;
 mod loads;
 mod ports;
 mod publish;
@@ -16,17 +17,16 @@ use rustix::io::Errno;
 use softdpu_engine::{Engine, PortSpec};
 use softdpu_sched::TenantId;
 use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
-use softdpu_vpc::tables::{Loaded, MemberStatus};
+use softdpu_vpc::tables::{Loaded, MemberStatus, Pair};
 use softdpu_vpc::{PortId, Tables};
 
 use super::broker::Wire;
 use super::loader::Loader;
 use super::underlay::Underlay;
 use super::underlay::bfd::{BfdSessions, SessionStatus};
-use softdpu_api::{ApiError, EndpointChange, ErrorCode, UNDERLAY};
+use softdpu_api::{ApiError, EndpointChange, EntryChanges, ErrorCode, UNDERLAY};
 use softdpu_site::{self as config, MeterSettings};
 
-pub(super) use loads::KEPT;
 pub(super) use ports::Attached;
 use publish::SWITCH;
 
@@ -51,8 +51,14 @@ pub(super) struct Networks {
     /// Hosts that those of the underlay's interface do not reach.
     unreached: Vec<IpAddr>,
     loader: Loader,
-    /// What was loaded by file.
-    loaded: Option<Arc<Loaded>>,
+    /// What was loaded by file, and changed since.
+    loaded: Option<Pair>,
+    /// A copy of what is loaded, for changes, is being made.
+    is_copying: bool,
+    /// A change of single entries that waits for what is being loaded or copied, and the call that asked for it.
+    waiting: Option<(u64, EntryChanges)>,
+    /// The hosts of loaded entries that are watched, by their number.
+    watched: Option<u32>,
     /// What was in force before this process began is being loaded.
     is_loading: bool,
     /// Networks that have entries there.
@@ -87,6 +93,9 @@ impl Networks {
             unreached: Vec::new(),
             loader: Loader::new()?,
             loaded: None,
+            is_copying: false,
+            waiting: None,
+            watched: None,
             is_loading: false,
             awaited: Vec::new(),
             zone: node.zone.clone(),
@@ -209,7 +218,7 @@ impl Networks {
     /// `before`. Entries that were in force before this process began and are still being read are not known yet: as at
     /// the start, they come in whatever there is then.
     pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), ApiError> {
-        let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
+        let loaded = || self.in_force().into_iter().flat_map(|loaded| loaded.hosts());
         let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
         let (capacity, wanted, before) = (self.capacity.hosts, all(&self.networks), all(before));
         if wanted.len() <= capacity || wanted.len() <= before.len() {
@@ -278,11 +287,12 @@ impl Networks {
 
     /// Has the next hops to the hosts of all endpoints resolved and watched.
     fn find_hosts(&mut self) {
+        self.watched = self.in_force().map(|loaded| loaded.hosts_version());
         if let Some(underlay) = &mut self.underlay {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
-            let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
+            let loaded = self.loaded.iter().flat_map(|loaded| loaded.front().hosts());
             let routed = self.networks.iter().flat_map(|network| network.route_hosts());
-            let plain = endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed);
+            let plain = endpoints.map(|endpoint| endpoint.host).chain(loaded).chain(routed);
             // Of several next hops one that is gone is not to be taken.
             let members = self.networks.iter().flat_map(|network| network.member_hosts());
             underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
@@ -296,6 +306,11 @@ impl Networks {
             let hosts = self.networks.iter().flat_map(|network| network.bfd_hosts()).collect();
             self.bfd.want(hosts, underlay.bfd(), underlay.addresses());
         }
+    }
+
+    /// What is loaded and in force.
+    fn in_force(&self) -> Option<&Arc<Loaded>> {
+        self.loaded.as_ref().map(Pair::front)
     }
 
     /// Readable when the state of a BFD session changed.

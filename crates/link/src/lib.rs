@@ -43,6 +43,7 @@
 
 mod error;
 mod frame;
+pub mod kept;
 mod outbox;
 #[cfg(test)]
 mod tests;
@@ -236,7 +237,7 @@ pub enum Call {
     /// The state of everything, with all counters.
     Status,
     /// Change what runs. The supervisor has checked it against the desired state, and changes that when the answer is
-    /// good. With a change of loaded entries, all that are to be there come as a file, which is attached.
+    /// good. With [`Change::NetworkLoad`] the file is attached.
     Change(Change),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.
     TracePacket {
@@ -415,9 +416,7 @@ impl Attached for Down {
 impl Attached for Call {
     fn attached(&self) -> usize {
         match self {
-            Call::TracePacket { .. }
-            | Call::TraceReplay { .. }
-            | Call::Change(Change::NetworkLoad(_) | Change::NetworkUnload(_)) => 1,
+            Call::TracePacket { .. } | Call::TraceReplay { .. } | Call::Change(Change::NetworkLoad(_)) => 1,
             Call::Status | Call::Change(_) | Call::TraceExplain(_) => 0,
         }
     }

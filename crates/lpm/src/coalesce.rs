@@ -38,6 +38,8 @@ pub enum Conflict {
     },
     /// More than [`MOST_LENGTHS`] lengths would have to be probed.
     Lengths(usize),
+    /// Routes came one by one since it was asked: any of them may overlap another.
+    Added,
 }
 
 impl fmt::Display for Conflict {
@@ -45,6 +47,7 @@ impl fmt::Display for Conflict {
         match self {
             Conflict::Nested { wide, narrow } => write!(f, "{narrow} is inside {wide}"),
             Conflict::Lengths(count) => write!(f, "prefixes have {count} lengths, more than {MOST_LENGTHS}"),
+            Conflict::Added => f.write_str("routes were added one by one"),
         }
     }
 }

@@ -193,6 +193,28 @@ impl<V: Copy + Default> Lpm<V> {
         self.capacity
     }
 
+    /// Has room for at least so many tables from now on; new ones are empty.
+    pub fn grow(&mut self, tables: usize) {
+        if tables > self.tables.len() {
+            let mut all = std::mem::take(&mut self.tables).into_vec();
+            all.resize_with(tables, Default::default);
+            self.tables = all.into();
+            self.capacity.tables = tables;
+        }
+    }
+
+    /// Whether no table has a route.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.routes == 0
+    }
+
+    /// How many routes a table has, of IPv4 and of IPv6.
+    pub fn counts(&self, table: u32) -> [usize; 2] {
+        let families = self.tables.get(table as usize);
+        families.map_or([0; 2], |families| families.each_ref().map(|root| root.routes as usize))
+    }
+
     /// What is in it.
     pub fn usage(&self) -> Usage {
         let tops = self.tables.iter().flatten().flat_map(|root| root.top.iter().chain(&root.next));

@@ -63,6 +63,9 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             let loaded: LoadResult = connect(connection)?.call(network::request(command.clone())?).map_err(text)?;
             return print(&if json { json_line(&loaded) } else { network::loaded(&loaded) });
         }
+        Command::Network(ref command @ NetworkCommand::Route(_)) => {
+            return connect(connection)?.call(network::request(command.clone())?).map(|_: LoadResult| ()).map_err(text);
+        }
         Command::Function(FunctionCommand::List { json }) => {
             let functions: Vec<FunctionStatus> = connect(connection)?.call(Query::FunctionList).map_err(text)?;
             return print(&if json { json_line(&functions) } else { status::function_table(&functions) });

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use softdpu_api::{
-    Change, Client, ClientError, Empty, EndpointChange, ErrorCode, Id, LONGEST_REQUEST, LoadFile, LoadResult, Query,
-    Request, Unload, encode_request,
+    Change, Client, ClientError, Empty, EndpointChange, EntryChanges, EntryEdit, EntryOp, ErrorCode, Id,
+    LONGEST_REQUEST, LoadFile, LoadResult, Query, Request, Unload, encode_request,
 };
 use softdpu_site::{self as config, MemberChange, NetworkPart};
 
@@ -54,6 +55,9 @@ pub enum NetworkCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Single loaded routes, while packets pass
+    #[command(subcommand)]
+    Route(RouteCommand),
     /// Put other security groups and access control lists in the place of all that a network has
     Policy {
         /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site
@@ -194,6 +198,53 @@ impl SteerMatch {
     }
 }
 
+/// `softdpu network route …`
+#[derive(Clone, Debug, Subcommand)]
+pub enum RouteCommand {
+    /// Add a route to a prefix that has none
+    Add(RouteSet),
+    /// Add a route, or put it in the place of the one to its prefix
+    Replace(RouteSet),
+    /// Remove the routes to these prefixes, all or none
+    Del {
+        /// The network
+        network: String,
+        /// The prefixes
+        #[arg(required = true)]
+        prefix: Vec<IpNet>,
+    },
+}
+
+/// A loaded route.
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("to").required(true))]
+pub struct RouteSet {
+    /// The network
+    pub network: String,
+    /// The prefix
+    pub prefix: IpNet,
+    /// The tunnel end point of the host that it leads to
+    #[arg(long, group = "to")]
+    pub host: Option<IpAddr>,
+    /// The ECMP group of the network that it leads to
+    #[arg(long, group = "to")]
+    pub ecmp: Option<String>,
+}
+
+impl RouteCommand {
+    fn changes(self) -> EntryChanges {
+        let (op, RouteSet { network, prefix, host, ecmp }) = match self {
+            RouteCommand::Add(route) => (EntryOp::Add, route),
+            RouteCommand::Replace(route) => (EntryOp::Replace, route),
+            RouteCommand::Del { network, prefix } => {
+                let gone = prefix.into_iter().map(|prefix| EntryEdit::route(EntryOp::Delete, prefix));
+                return EntryChanges { network, changes: gone.collect() };
+            }
+        };
+        EntryChanges { network, changes: vec![EntryEdit { host, ecmp, ..EntryEdit::route(op, prefix) }] }
+    }
+}
+
 /// `softdpu network endpoint …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum EndpointCommand {
@@ -255,6 +306,7 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
             }
             Ok(Change::NetworkUnload(unload).into())
         }
+        NetworkCommand::Route(command) => Ok(Change::NetworkEntries(command.changes()).into()),
         NetworkCommand::Policy { file } => networks_file(NetworkPart::Policy, &file),
         NetworkCommand::Routing { file } => networks_file(NetworkPart::Routing, &file),
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {

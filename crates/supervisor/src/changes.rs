@@ -9,28 +9,38 @@
 //! Each method says what is to be done next, as a [`Step`]; the loop does it.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::clients::Ticket;
-use super::copier::{self, Copied, Copier, FromFile};
+use super::copier::{self, Copied, Copier, CopyOf, FromFile};
 use super::desired::{Desired, Item, StateError};
 use super::front_ends::{FrontEnds, Port};
 use super::opener::Backing;
 use super::plane::Plane;
-use super::task::{Load, Task};
+use super::record::Record;
+use super::task::{Entries, Load, Task};
 use super::vault::Vault;
-use softdpu_api::{ApiError, Change, ErrorCode};
+use softdpu_api::{ApiError, Change, ErrorCode, LoadResult};
+use softdpu_link::kept::Kept;
 use softdpu_link::{LOADED, Open, OpenFailure, SharedFd};
 use softdpu_site::{NetworkChanges, Places, Site, Volume};
 use softdpu_sys::wake::Doorbell;
 
 /// How long after changes could not be saved that is tried again.
 const SAVE_PAUSE: Duration = Duration::from_secs(3);
+
+/// So many bytes of records behind the entries that were loaded have the file written anew.
+const MOST_RECORDS: u64 = 8 << 20;
+
+/// How long a record is at most in the page cache alone: a host that loses its power loses what is younger.
+const SYNC_PAUSE: Duration = Duration::from_millis(200);
 
 /// What came of a request.
 pub(super) type Outcome = Result<Value, ApiError>;
@@ -69,13 +79,26 @@ pub(super) struct Changes {
     /// A file that gives nothing for this long is given up.
     patience: Duration,
     unsaved: Option<Unsaved>,
+    /// Bytes of records behind the lines that were loaded.
+    recorded: u64,
+    /// When records are to be put on the disk that are not.
+    sync_at: Option<Instant>,
 }
 
 impl Changes {
     /// Files are read on threads of their own, which ring `bell`.
     pub(super) fn new(desired: Desired, patience: Duration, bell: Arc<Doorbell>) -> Changes {
         let copier = Copier::new(bell);
-        Changes { desired, waiting: VecDeque::new(), in_progress: None, copier, patience, unsaved: None }
+        Changes {
+            desired,
+            waiting: VecDeque::new(),
+            in_progress: None,
+            copier,
+            patience,
+            unsaved: None,
+            recorded: 0,
+            sync_at: None,
+        }
     }
 
     pub(super) fn desired(&self) -> &Desired {
@@ -98,8 +121,15 @@ impl Changes {
         if let Some(name) = self.desired.loaded() {
             let unreadable =
                 |error: io::Error| StateError::Unreadable { path: folder.join(name), reason: error.to_string() };
-            let file = copier::open(&folder, name).map_err(unreadable)?;
-            vault.keep_own(LOADED, Arc::new(file.into()));
+            let file = fs::File::from(copier::open(&folder, name).map_err(unreadable)?);
+            let kept = Kept::read(&file).map_err(unreadable)?;
+            self.recorded = kept.end - kept.loaded;
+            if file.metadata().is_ok_and(|file| file.len() > kept.end) {
+                // What a crash has torn: the next record is to be behind one that is whole.
+                let end = fs::OpenOptions::new().write(true).open(folder.join(name));
+                end.and_then(|file| file.set_len(kept.end)).map_err(unreadable)?;
+            }
+            vault.keep_own(LOADED, Arc::new(OwnedFd::from(file).into()));
         }
         Ok(())
     }
@@ -143,6 +173,7 @@ impl Changes {
                 front_ends.open(device).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
             Task::Load(load) => self.copy(load).map(|()| None),
+            Task::Entries(entries) => self.begin_entries(entries).map(|()| None),
             Task::NetworksFile { part, path } => {
                 let begun = self.copier.read(*part, path.clone(), Instant::now() + self.patience);
                 begun.map_err(|error| no_thread("read", &error)).map(|()| None)
@@ -151,26 +182,71 @@ impl Changes {
         }
     }
 
-    /// Begins to take a copy of a file, or of the one in force without some entries.
-    fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
+    /// Begins to take a copy of a file.
+    fn copy(&mut self, load: &Load) -> Result<(), ApiError> {
+        self.start_copy(load.from.clone(), CopyOf::All)
+    }
+
+    fn start_copy(&mut self, from: PathBuf, what: CopyOf) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
-        let without = match &load.change {
-            Change::NetworkUnload(unload) => {
-                load.from = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
-                Some(unload.clone())
-            }
-            _ => None,
-        };
         let due = Instant::now() + self.patience;
-        let begun = self.copier.start(load.from.clone(), node.state_directory.clone(), node.tables, without, due);
+        let begun = self.copier.start(from, node.state_directory.clone(), node.tables, what, due);
         begun.map_err(|error| no_thread("copy", &error))
+    }
+
+    /// Appends the record of a change of single entries; or begins to write the file anew where it has many.
+    fn begin_entries(&mut self, entries: &mut Entries) -> Result<(), ApiError> {
+        match self.desired.loaded() {
+            Some(name) if self.recorded >= MOST_RECORDS => {
+                let from = self.state_directory().join(name);
+                self.start_copy(from, CopyOf::InForce)
+            }
+            _ => self.record(entries),
+        }
+    }
+
+    fn record(&mut self, entries: &mut Entries) -> Result<(), ApiError> {
+        let name = self.desired.loaded().map(str::to_owned);
+        let is_new = name.is_none();
+        let name = name.unwrap_or_else(|| self.copier.name());
+        let record = Record::append(self.state_directory(), name, is_new, &entries.changes).map_err(|error| {
+            let folder = self.state_directory().display();
+            ApiError::new(ErrorCode::Failed, format!("cannot be recorded in {folder}: {error}; nothing was changed"))
+        })?;
+        entries.record = Some(record);
+        Ok(())
+    }
+
+    /// The file of loaded entries is written anew: the change that waited for that is recorded there.
+    fn rewritten(
+        &mut self,
+        copy: &str,
+        file: SharedFd,
+        plane: &Plane,
+        vault: &mut Vault,
+    ) -> Result<Option<Step>, ApiError> {
+        if let Err(error) = self.desired.move_loaded(copy) {
+            copier::remove(self.state_directory(), copy);
+            let message = format!("cannot be recorded: {error}; nothing was changed");
+            return Err(ApiError::new(ErrorCode::Failed, message));
+        }
+        self.recorded = 0;
+        vault.keep_own(LOADED, file);
+        copier::tidy(self.state_directory(), self.desired.loaded());
+        let Some(InProgress { task: Task::Entries(mut entries), ticket, port, copy }) = self.in_progress.take() else {
+            return Ok(None);
+        };
+        let recorded = must_be_ready(plane).and_then(|()| self.record(&mut entries));
+        let step = Step::Make(Box::new(entries.change.clone()), Vec::new());
+        self.in_progress = Some(InProgress { task: Task::Entries(entries), ticket, port, copy });
+        recorded.map(|()| Some(step))
     }
 
     /// What comes of files that were waited for.
     pub(super) fn next_file(&mut self, plane: &Plane, vault: &mut Vault) -> Option<Step> {
         loop {
             let begun = match self.copier.take()? {
-                Ok(FromFile::Copy(copied)) => self.make_load(copied, plane),
+                Ok(FromFile::Copy(copied)) => self.make_load(copied, plane, vault),
                 Ok(FromFile::Change(changes, places)) => self.make_from_file(changes, places, plane),
                 Err(error) => Err(error),
             };
@@ -186,13 +262,17 @@ impl Changes {
     }
 
     /// The data plane is to look at a copy.
-    fn make_load(&mut self, copied: Copied, plane: &Plane) -> Result<Option<Step>, ApiError> {
+    fn make_load(&mut self, copied: Copied, plane: &Plane, vault: &mut Vault) -> Result<Option<Step>, ApiError> {
+        let Copied { name, file, .. } = copied;
+        let file: SharedFd = Arc::new(file.into());
+        if matches!(&self.in_progress, Some(InProgress { task: Task::Entries(_), .. })) {
+            return self.rewritten(&name, file, plane, vault);
+        }
         let Some(InProgress { task: Task::Load(load), copy, .. }) = &mut self.in_progress else {
             tracing::error!("a file was copied that no change asked for");
             return Ok(None);
         };
-        load.copy = Some(copied.name);
-        let file: SharedFd = Arc::new(copied.file.into());
+        load.copy = Some(name);
         *copy = Some(Arc::clone(&file));
         must_be_ready(plane)?;
         Ok(Some(Step::Make(Box::new(load.change.clone()), vec![file])))
@@ -225,6 +305,7 @@ impl Changes {
         let (what, path) = match &self.in_progress.as_ref()?.task {
             Task::Load(load) => ("copied", load.from.display()),
             Task::NetworksFile { path, .. } => ("read", path.display()),
+            Task::Entries(_) => ("written anew", self.state_directory().display()),
             Task::Change(_) | Task::FromFile { .. } => return None,
         };
         let seconds = self.patience.as_secs();
@@ -239,6 +320,7 @@ impl Changes {
         let InProgress { ticket, task, .. } = self.in_progress.take()?;
         match &task {
             Task::Load(Load { copy: Some(copy), .. }) => copier::remove(self.state_directory(), copy),
+            Task::Entries(Entries { record: Some(record), .. }) => record.undo(),
             Task::Change(Change::VolumeCreate(Volume { name, .. })) => {
                 // Also what a data plane kept that died over it: a later volume of that name begins with nothing.
                 vault.forget_volume(name);
@@ -262,16 +344,24 @@ impl Changes {
             Err(error) => return self.refuse(error, vault),
         };
         let InProgress { mut task, ticket, port, copy } = self.in_progress.take()?;
-        if let Task::Load(load) = &mut task {
+        let mut found = LoadResult::default();
+        if matches!(task, Task::Load(_) | Task::Entries(_)) {
             match serde_json::from_value(answer.clone()) {
-                Ok(found) => load.found = found,
+                Ok(loaded) => found = loaded,
                 Err(error) => tracing::error!(%error, "what is loaded cannot be read"),
             }
+        }
+        if let Task::Load(load) = &mut task {
+            load.found = found.clone();
         }
         let (method, name, params) = task.describe();
         tracing::info!(method, name, %params, "the site has changed");
         let (saved, is_kept) = match &task {
-            Task::Load(load) => (self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found), true),
+            Task::Load(load) => {
+                self.recorded = 0;
+                (self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found), true)
+            }
+            Task::Entries(entries) => (self.commit_entries(entries, &found, vault), true),
             Task::Change(change) | Task::FromFile { change, .. } => {
                 // The placement of a queue is not kept.
                 (self.desired.commit(change), !matches!(change, Change::QueueMove(_)))
@@ -292,11 +382,41 @@ impl Changes {
                 self.keep_copy(copy, saved.is_ok(), vault);
                 Ok(json!(load.found))
             }
+            Task::Entries(_) => Ok(json!(found)),
             _ => Ok(json!({})),
         };
         let from_plane = answer.get("warning").and_then(Value::as_str).map(str::to_owned);
         let warnings: Vec<String> = from_plane.into_iter().chain(unsaved).collect();
         Some(Step::Answer(ticket, outcome.map(|result| with_warnings(result, &warnings))))
+    }
+
+    /// Single entries are in force that were not before.
+    fn commit_entries(&mut self, entries: &Entries, found: &LoadResult, vault: &mut Vault) -> io::Result<()> {
+        let Some(record) = &entries.record else { return Ok(()) };
+        let counts = found.networks.get(&entries.changes.network).copied().unwrap_or_default();
+        match record.made(counts) {
+            Ok(length) => self.recorded += length,
+            Err(error) => {
+                record.undo();
+                return Err(error);
+            }
+        }
+        self.sync_at.get_or_insert(Instant::now() + SYNC_PAUSE);
+        let saved = self.desired.commit_entries(&record.name, found);
+        match self.desired.loaded() {
+            Some(_) if record.is_new => {
+                let file = copier::open(self.state_directory(), &record.name)?;
+                vault.keep_own(LOADED, Arc::new(file.into()));
+            }
+            Some(_) => {}
+            None => {
+                vault.forget(LOADED);
+                if saved.is_ok() {
+                    copier::tidy(self.state_directory(), None);
+                }
+            }
+        }
+        saved
     }
 
     /// Other entries are in force than before; whether that is `saved`: the copy from before is needed otherwise.
@@ -336,7 +456,7 @@ impl Changes {
 
     /// When [`save_again`](Self::save_again) is due.
     pub(super) fn save_due(&self) -> Option<Instant> {
-        self.unsaved.as_ref().map(|unsaved| unsaved.again)
+        self.unsaved.as_ref().map(|unsaved| unsaved.again).into_iter().chain(self.sync_at).min()
     }
 
     /// When [`give_up_file`](Self::give_up_file) is due.
@@ -349,8 +469,21 @@ impl Changes {
         self.unsaved.as_ref().map(|unsaved| unsaved.warning.as_str())
     }
 
-    /// Saves what could not be saved before.
+    /// Saves what could not be saved before, and has what was recorded put on the disk.
     pub(super) fn save_again(&mut self) {
+        if self.sync_at.take().is_some()
+            && let Some(path) = self.desired.loaded().map(|name| self.state_directory().join(name))
+        {
+            // The disk is waited for by nothing.
+            let sync = move || {
+                if let Err(error) = fs::File::open(&path).and_then(|file| file.sync_data()) {
+                    tracing::warn!(%error, path = %path.display(), "loaded entries cannot be put on the disk");
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
+                tracing::warn!(%error, "there is no thread to put loaded entries on the disk");
+            }
+        }
         if self.unsaved.is_some() {
             let saved = self.desired.save();
             self.saved(&saved);

@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,10 +20,10 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use softdpu_sys::wake::Doorbell;
 
-use super::unload;
-use softdpu_api::{ApiError, ErrorCode, Unload};
+use softdpu_api::{ApiError, ErrorCode};
+use softdpu_link::kept::Kept;
 use softdpu_site::{
-    self as config, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkChanges, NetworkPart, Places, TableSizes,
+    self as config, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkChanges, NetworkPart, Places, TableSizes, load_line,
 };
 
 /// What the copies are called.
@@ -51,6 +51,15 @@ pub(super) struct Copier {
     under_way: Option<UnderWay>,
     /// How many were given up and have not ended.
     hanging: usize,
+}
+
+/// What is to be copied of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CopyOf {
+    /// All of it.
+    All,
+    /// What is in force of a kept file, as lines to load.
+    InForce,
 }
 
 type CopyOutcome = Result<FromFile, ApiError>;
@@ -101,13 +110,19 @@ impl Copier {
         self.next = self.next.max(last.unwrap_or(0).saturating_add(1));
     }
 
-    /// Copies `from`, or it `without` some entries, into `folder`; to be looked after from `due` on.
+    /// The name of a copy that is not made by a thread.
+    pub(super) fn name(&mut self) -> String {
+        self.next += 1;
+        name(self.next - 1)
+    }
+
+    /// Copies `from`, or what is in force of a kept file, into `folder`; to be looked after from `due` on.
     pub(super) fn start(
         &mut self,
         from: PathBuf,
         folder: PathBuf,
         sizes: TableSizes,
-        without: Option<Unload>,
+        what: CopyOf,
         due: Instant,
     ) -> io::Result<()> {
         let number = self.next;
@@ -115,12 +130,9 @@ impl Copier {
         // Longer is nothing that fits; comments have room.
         let most = (entries + 1024) * LONGEST_LINE as u64;
         self.run(due, move |progress| {
-            let name = format!("{PREFIX}{number}{SUFFIX}");
-            let copied = copy(&from, folder, name, most, without.as_ref(), progress).map(FromFile::Copy);
+            let copied = copy(&from, folder, name(number), most, what, progress).map(FromFile::Copy);
             copied.map_err(|error| {
-                // What is wrong with entries that are to go is nothing of a copy.
-                let what = if without.is_some() { "" } else { "cannot be copied: " };
-                ApiError::new(ErrorCode::Failed, format!("{what}{}: {error}", from.display()))
+                ApiError::new(ErrorCode::Failed, format!("cannot be copied: {}: {error}", from.display()))
             })
         })
     }
@@ -196,33 +208,26 @@ impl Copier {
     }
 }
 
+fn name(number: u64) -> String {
+    format!("{PREFIX}{number}{SUFFIX}")
+}
+
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-fn copy(
-    from: &Path,
-    folder: PathBuf,
-    name: String,
-    most: u64,
-    without: Option<&Unload>,
-    copied: &Progress,
-) -> io::Result<Copied> {
+fn copy(from: &Path, folder: PathBuf, name: String, most: u64, what: CopyOf, copied: &Progress) -> io::Result<Copied> {
     let (mut source, length) = open_regular(from)?;
-    if length > most {
+    if length > most && matches!(what, CopyOf::All) {
         return Err(too_long(length, most));
     }
     fs::create_dir_all(&folder)?;
     let path = folder.join(&name);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-    let written = match without {
-        None => write(&mut source, &mut file, most, copied),
+    let written = match what {
+        CopyOf::All => write(&mut source, &mut file, most, copied),
         // Of our own copy, which is no longer than it may be.
-        Some(unload) => {
-            let read = Counted { file: &source, copied };
-            let to = Synced { file: &file, since: 0 };
-            unload::filter(read, to, unload).and_then(|()| file.sync_all())
-        }
+        CopyOf::InForce => write_in_force(&source, &file, copied).and_then(|()| file.sync_all()),
     };
     if written.is_err() {
         let _ = fs::remove_file(&path);
@@ -231,6 +236,28 @@ fn copy(
     written?;
     let file = File::open(&path)?.into();
     Ok(Copied { folder, name, file })
+}
+
+/// Writes what is in force of the kept file `source`.
+fn write_in_force(source: &File, file: &File, copied: &Progress) -> io::Result<()> {
+    let kept = Kept::read(source)?;
+    let mut input = source;
+    input.rewind()?;
+    let mut input = BufReader::with_capacity(1 << 18, Counted { file: source, copied }.take(kept.loaded));
+    let mut to = BufWriter::with_capacity(1 << 18, Synced { file, since: 0 });
+    let mut bytes = Vec::with_capacity(LONGEST_LINE);
+    while input.read_until(b'\n', &mut bytes)? > 0 {
+        // It was read before: nothing in it is wrong.
+        let entry = std::str::from_utf8(&bytes).ok().and_then(|line| load_line(line).ok()).flatten();
+        if entry.is_none_or(|entry| kept.has(&entry)) {
+            to.write_all(&bytes)?;
+        }
+        bytes.clear();
+    }
+    for line in kept.lines() {
+        to.write_all(line.as_bytes())?;
+    }
+    to.flush()
 }
 
 /// A file that a client has named, and its length by its metadata.
@@ -353,7 +380,9 @@ mod tests {
     use std::time::Duration;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use softdpu_api::{EntryChanges, EntryEdit, EntryOp, NetworkEntries};
 
+    use super::super::record::Record;
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -380,8 +409,9 @@ mod tests {
         // The kernel makes it up, and tells a length of nothing.
         let from = Path::new("/proc/self/status");
         assert_eq!(fs::metadata(from).unwrap().len(), 0);
-        let copy =
-            |name: &str, most| copy(from, folder.path().to_owned(), name.to_owned(), most, None, &AtomicU64::new(0));
+        let copy = |name: &str, most| {
+            copy(from, folder.path().to_owned(), name.to_owned(), most, CopyOf::All, &AtomicU64::new(0))
+        };
         let error = copy("loaded-1.csv", 10).unwrap_err().to_string();
         assert_eq!(error, "it has 11 bytes or more: node.tables has room for the entries of 10");
         assert!(names(folder.path()).is_empty());
@@ -393,18 +423,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_to_unload_entries_is_counted() {
+    fn what_is_in_force_of_a_kept_file_is_copied_and_what_is_read_for_it_is_counted() {
         let (folder, ..) = copier();
-        let from = folder.path().join("loaded-1.csv");
-        let text = "endpoint,acme,10.0.0.3,,192.0.2.2\n";
-        fs::write(&from, text).unwrap();
-        let addresses = vec!["10.0.0.3".parse().unwrap()];
-        let unload = Unload { network: "acme".into(), addresses, prefixes: Vec::new() };
+        let text = "# ours\nroute,acme,10.0.0.0/8,192.0.2.2\nroute,acme,11.0.0.0/8,192.0.2.2\n";
+        fs::write(folder.path().join("loaded-1.csv"), text).unwrap();
+        let edits = [(EntryOp::Delete, "10.0.0.0/8", None), (EntryOp::Add, "12.0.0.0/8", Some("192.0.2.3"))];
+        let edit = |(op, prefix, host): (EntryOp, &str, Option<&str>)| EntryEdit {
+            host: host.map(|host| host.parse().unwrap()),
+            ..EntryEdit::route(op, prefix.parse().unwrap())
+        };
+        let changes = EntryChanges { network: "acme".into(), changes: edits.map(edit).into() };
+        let record = Record::append(folder.path(), "loaded-1.csv".into(), false, &changes).unwrap();
+        record.made(NetworkEntries { endpoints: 0, routes: 2 }).unwrap();
         let counted = AtomicU64::new(0);
-        let (to, name) = (folder.path().to_owned(), "loaded-2.csv".to_owned());
-        copy(&from, to, name, 1 << 20, Some(&unload), &counted).unwrap();
-        assert_eq!(counted.into_inner(), text.len() as u64);
-        assert_eq!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap(), "");
+        let (from, to) = (folder.path().join("loaded-1.csv"), folder.path().to_owned());
+        copy(&from, to, "loaded-2.csv".into(), 1, CopyOf::InForce, &counted).unwrap();
+        assert!(counted.into_inner() >= text.len() as u64);
+        let left = "# ours\nroute,acme,11.0.0.0/8,192.0.2.2\nroute,acme,12.0.0.0/8,192.0.2.3\n";
+        assert_eq!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap(), left);
     }
 
     #[test]
@@ -458,7 +494,9 @@ mod tests {
         fs::write(folder.path().join("loaded-7.csv"), "before").unwrap();
         copier.count_from(folder.path());
         let begin = |copier: &mut Copier| {
-            copier.start(from.clone(), folder.path().to_owned(), TableSizes::default(), None, now + patience).unwrap();
+            copier
+                .start(from.clone(), folder.path().to_owned(), TableSizes::default(), CopyOf::All, now + patience)
+                .unwrap();
         };
         begin(&mut copier);
         assert_eq!(copier.due(), Some(now + patience));

@@ -21,6 +21,7 @@ pub(super) use check::Item;
 use check::{LARGEST_SITE, errors, length};
 use overlay::{FORMAT, LoadedFile, Overlay};
 use softdpu_api::{Change, LoadResult, QueuePlacement};
+use softdpu_link::kept::Kept;
 use softdpu_site::{Backend, Problem, Site, Volume, is_name, read_file};
 
 /// The overlay's file in the state directory.
@@ -109,9 +110,17 @@ impl Desired {
         let unreadable = |reason: String| StateError::Unreadable { path: path.clone(), reason };
         let overlay = match read_file(&path, LARGEST_FILE) {
             Ok(bytes) => {
-                let overlay: Overlay = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
+                let mut overlay: Overlay =
+                    serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
                 if overlay.format != FORMAT {
                     return Err(unreadable(format!("it has format {}, not {FORMAT}", overlay.format)));
+                }
+                if let Some(loaded) = overlay.loaded.as_mut().filter(|loaded| is_name(&loaded.file)) {
+                    // That the file is not there is found when it is opened.
+                    let kept = fs::File::open(site.node.state_directory.join(&loaded.file));
+                    if let Ok(kept) = kept.and_then(|file| Kept::read(&file)) {
+                        loaded.recount(kept.counts);
+                    }
                 }
                 overlay
             }
@@ -187,6 +196,27 @@ impl Desired {
     pub(super) fn commit_load(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
         self.overlay.loaded = LoadedFile::of(copy, found);
         self.save()
+    }
+
+    /// Other entries are loaded one by one, which is recorded in the file `copy`. An error says that it will not
+    /// survive the supervisor.
+    pub(super) fn commit_entries(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
+        let before = self.overlay.loaded.take();
+        self.overlay.loaded = LoadedFile::of(copy, found);
+        // How many there are is in the record.
+        let is_same = before.is_some_and(|before| self.loaded() == Some(&before.file));
+        if is_same { Ok(()) } else { self.save() }
+    }
+
+    /// The same entries are in the file `copy` now.
+    pub(super) fn move_loaded(&mut self, copy: &str) -> io::Result<()> {
+        let Some(loaded) = &mut self.overlay.loaded else { return Ok(()) };
+        let before = std::mem::replace(&mut loaded.file, copy.to_owned());
+        let saved = self.save();
+        if let (Err(_), Some(loaded)) = (&saved, &mut self.overlay.loaded) {
+            loaded.file = before;
+        }
+        saved
     }
 
     /// Whether the image of `volume` may be made, if it is missing: it never was there.

@@ -29,6 +29,7 @@ mod opener;
 mod plane;
 mod poller;
 mod process;
+mod record;
 mod requests;
 mod restart;
 mod run;
@@ -37,7 +38,6 @@ mod supervisor;
 mod task;
 #[cfg(test)]
 mod tests;
-mod unload;
 mod upgrade;
 mod vault;
 

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use softdpu_api::{Change, LoadFile, LoadResult};
+use softdpu_api::{Change, EntryChanges, LoadFile, LoadResult};
 use softdpu_site::{NetworkChange, NetworkPart, Places};
+
+use super::record::Record;
 
 /// What is to be changed, as far as it is known.
 #[derive(Debug)]
@@ -18,14 +20,27 @@ pub(super) enum Task {
     FromFile { change: Change, places: Arc<Places> },
     /// Loaded entries, of which the data plane is given a copy.
     Load(Load),
+    /// Single loaded entries.
+    Entries(Entries),
+}
+
+/// Single loaded entries that come, go and are replaced.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// As it was asked for.
+    pub(super) change: Change,
+    pub(super) changes: EntryChanges,
+    /// Its record in the file of loaded entries. None: that file is being written anew, without the records that it
+    /// has.
+    pub(super) record: Option<Record>,
 }
 
 /// Other loaded entries.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// [`Change::NetworkLoad`] or [`Change::NetworkUnload`].
+    /// [`Change::NetworkLoad`].
     pub(super) change: Change,
-    /// The file that is copied: the one that was named, or the one in force, less what is unloaded.
+    /// The file that is copied.
     pub(super) from: PathBuf,
     /// The copy in the state directory, when it is made.
     pub(super) copy: Option<String>,
@@ -40,11 +55,10 @@ impl From<Change> for Task {
                 let from = path.clone();
                 Task::Load(Load { change, from, copy: None, found: LoadResult::default() })
             }
-            // Which file is in force is known when its turn comes.
-            Change::NetworkUnload(_) => {
-                Task::Load(Load { change, from: PathBuf::new(), copy: None, found: LoadResult::default() })
-            }
-            _ => Task::Change(change),
+            _ => match change.entries() {
+                Some(changes) => Task::Entries(Entries { change, changes, record: None }),
+                None => Task::Change(change),
+            },
         }
     }
 }
@@ -53,7 +67,9 @@ impl Task {
     /// The change, and where the file says it that it came by. None while that file is not read.
     pub(super) fn change(&self) -> Option<(&Change, Option<&Places>)> {
         match self {
-            Task::Change(change) | Task::Load(Load { change, .. }) => Some((change, None)),
+            Task::Change(change) | Task::Load(Load { change, .. }) | Task::Entries(Entries { change, .. }) => {
+                Some((change, None))
+            }
             Task::FromFile { change, places } => Some((change, Some(places))),
             Task::NetworksFile { .. } => None,
         }
@@ -61,24 +77,28 @@ impl Task {
 
     /// Whether a file is to be read, or copied, before the data plane can be asked.
     pub(super) fn waits_for_file(&self) -> bool {
-        matches!(self, Task::NetworksFile { .. } | Task::Load(Load { copy: None, .. }))
+        matches!(
+            self,
+            Task::NetworksFile { .. }
+                | Task::Load(Load { copy: None, .. })
+                | Task::Entries(Entries { record: None, .. })
+        )
     }
 
     /// The method that asked for it, what it is about, and the method's parameters: what a program needs to follow the
     /// log.
     pub(super) fn describe(&self) -> (&'static str, &str, Value) {
         match self {
-            Task::Change(change) => (change.method(), change.subject(), change.parameters()),
+            Task::Change(change) | Task::Entries(Entries { change, .. }) => {
+                (change.method(), change.subject(), change.parameters())
+            }
             // A file may be far longer than a line of a log.
             Task::FromFile { change, places } => {
                 (change.method(), change.subject(), json!({ "path": places.name(), "networks": networks(change) }))
             }
             Task::NetworksFile { part, path } => (part.method(), "", json!({ "path": path.display().to_string() })),
             Task::Load(Load { change, from, copy, found }) => {
-                let parameters = match change {
-                    Change::NetworkLoad(_) => json!({ "path": from.display().to_string(), "found": found }),
-                    _ => change.parameters(),
-                };
+                let parameters = json!({ "path": from.display().to_string(), "found": found });
                 (change.method(), copy.as_deref().unwrap_or_default(), parameters)
             }
         }

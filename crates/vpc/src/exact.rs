@@ -1,8 +1,8 @@
 //! Exact matches: open addressing, linear probing with Robin Hood order, never more than [`PROBES`] slots looked at.
 //!
-//! A table is built once and then only read, so nothing is ever deleted from it. Tenants choose addresses, so they
-//! could choose ones that meet in one place: every table has a random seed, and one in which too many meet is built
-//! anew with another.
+//! A table that cores look up in is only read. A copy that no core has can be [changed](ExactTable::set) in place, a
+//! few slots for each entry. Tenants choose addresses, so they could choose ones that meet in one place: every table
+//! has a random seed, and one in which too many meet is built anew with another.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -69,6 +69,10 @@ impl<V> Slot<V> {
         // One comparison without branches: a probe that misses is as cheap as one that hits.
         (self.low ^ key.low) | (self.high ^ key.high) | u64::from(self.space ^ key.space) == 0
     }
+
+    fn key(&self) -> ExactKey {
+        ExactKey { high: self.high, low: self.low, space: self.space }
+    }
 }
 
 /// A table from keys to values.
@@ -105,11 +109,12 @@ impl<V: Copy + Default> ExactTable<V> {
             mask: size as u64 - 1,
             seed: RandomState::new().build_hasher().finish(),
         };
-        entries.iter().all(|(key, value)| table.insert(*key, *value)).then_some(table)
+        entries.iter().all(|(key, value)| table.insert(*key, *value).is_none()).then_some(table)
     }
 
     /// An entry that is nearer to the place where its look-up begins makes room for one that is farther (Robin Hood).
-    fn insert(&mut self, key: ExactKey, value: V) -> bool {
+    /// The entry that finds no place, if one does not.
+    fn insert(&mut self, key: ExactKey, value: V) -> Option<(ExactKey, V)> {
         let mut slot = Slot { high: key.high, low: key.low, space: key.space, value };
         let mut at = self.home(&key).0;
         let mut distance = 0;
@@ -117,9 +122,9 @@ impl<V: Copy + Default> ExactTable<V> {
             let there = self.slots[at];
             if there.space == EMPTY {
                 self.slots[at] = slot;
-                return true;
+                return None;
             }
-            let home = self.home(&ExactKey { high: there.high, low: there.low, space: there.space }).0;
+            let home = self.home(&there.key()).0;
             if at - home < distance {
                 self.slots[at] = slot;
                 (slot, distance) = (there, at - home);
@@ -127,7 +132,43 @@ impl<V: Copy + Default> ExactTable<V> {
             at += 1;
             distance += 1;
         }
-        false
+        Some((slot.key(), slot.value))
+    }
+
+    /// Gives `key` the value `value`; the one that it had. Few slots are written. One change of many finds no place for
+    /// an entry within the reach of a look-up, and builds the table anew, with another seed or of twice the size.
+    pub fn set(&mut self, key: ExactKey, value: V) -> Option<V> {
+        if let Some(at) = self.position(&key) {
+            return Some(std::mem::replace(&mut self.slots[at].value, value));
+        }
+        if let Some(homeless) = self.insert(key, value) {
+            let entries: Vec<_> = self.iter().chain([homeless]).collect();
+            *self = ExactTable::build(&entries, 0);
+        }
+        None
+    }
+
+    /// Removes `key`; the value that it had. Entries behind it move up, so that no look-up ends at the gap.
+    pub fn remove(&mut self, key: &ExactKey) -> Option<V> {
+        let mut at = self.position(key)?;
+        let value = self.slots[at].value;
+        while let Some(next) = self.slots.get(at + 1).copied()
+            && next.space != EMPTY
+            && self.home(&next.key()).0 <= at
+        {
+            self.slots[at] = next;
+            at += 1;
+        }
+        self.slots[at].space = EMPTY;
+        Some(value)
+    }
+
+    /// The place of `key`'s slot.
+    fn position(&self, key: &ExactKey) -> Option<usize> {
+        let home = self.home(key).0;
+        let slots = self.slots.get(home..home + PROBES)?;
+        let used = slots.iter().take_while(|slot| slot.space != EMPTY);
+        Some(home + used.enumerate().find(|(_, slot)| slot.is(key))?.0)
     }
 
     /// Where the look-up of `key` begins.
@@ -162,7 +203,7 @@ impl<V: Copy + Default> ExactTable<V> {
 
     /// All entries, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (ExactKey, V)> {
-        let entry = |slot: &Slot<V>| (ExactKey { high: slot.high, low: slot.low, space: slot.space }, slot.value);
+        let entry = |slot: &Slot<V>| (slot.key(), slot.value);
         self.slots.iter().filter(|slot| slot.space != EMPTY).map(entry)
     }
 
@@ -213,6 +254,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_table_that_is_changed_is_the_one_that_is_built(
+            steps in prop::collection::vec((0u32..2, 0u128..48, prop::option::of(any::<u32>())), 0..600),
+        ) {
+            let (mut table, mut model) = (ExactTable::build(&[], 0), HashMap::new());
+            for (space, bits, value) in steps {
+                let key = ExactKey::new(space, bits);
+                match value {
+                    Some(value) => prop_assert_eq!(table.set(key, value), model.insert(key, value)),
+                    None => prop_assert_eq!(table.remove(&key), model.remove(&key)),
+                }
+                for space in 0..2 {
+                    for bits in 0..48 {
+                        let key = ExactKey::new(space, bits);
+                        prop_assert_eq!(table.get(&key), model.get(&key).copied());
+                    }
+                }
+            }
+            prop_assert_eq!(table.iter().collect::<HashMap<_, _>>(), model);
+        }
+
         #[test]
         fn it_is_a_map(
             entries in prop::collection::hash_map((0u32..4, prop_oneof![0u128..64, any::<u128>()]), any::<u32>(), 0..300),

@@ -64,6 +64,9 @@ pub const BARS: &[Bar] = &[
     at_most("lpm: add or delete, 1 M IPv4, as the Internet's", "delete, p99", 10_000.0, MICROSECOND),
     at_most("lpm: add or delete, 1 M IPv4, a provider's", "add, p99", 10_000.0, MICROSECOND),
     at_most("lpm: add or delete, 1 M IPv4, a provider's", "delete, p99", 10_000.0, MICROSECOND),
+    at_most("changes: 1 M loaded routes, 64 guests here", "add, p99", 2e6, MICROSECOND),
+    at_most("changes: 1 M loaded routes, 64 guests here", "delete, p99", 2e6, MICROSECOND),
+    at_most("changes: 1 M loaded guests, 64 guests here", "delete, p99", 10e6, MICROSECOND),
     at_most("lpm: find, 10000 x 100 IPv4, a provider's, uniform", "memory", 512.0, ("MiB", 1.0)),
 ];
 

@@ -9,6 +9,7 @@
 
 mod acl;
 pub mod bars;
+mod changes;
 mod conntrack;
 mod exact;
 mod flow;
@@ -72,6 +73,7 @@ const TOPICS: &[Topic] = &[
     Topic { name: "exact", cases: exact::cases, peers: Some(hash::peers) },
     Topic { name: "flow", cases: flow::cases, peers: None },
     Topic { name: "lpm", cases: lpm::cases, peers: Some(lpm::peers) },
+    Topic { name: "changes", cases: changes::cases, peers: None },
     Topic { name: "acl", cases: acl::cases, peers: Some(acl::peers) },
     Topic { name: "conntrack", cases: conntrack::cases, peers: None },
     Topic { name: "policy", cases: policy::cases, peers: None },

@@ -1,14 +1,15 @@
 //! Entries that are loaded by file.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_engine::Engine;
 use softdpu_vpc::spec::TableCapacity;
-use softdpu_vpc::tables::{LoadCounts, Loaded};
+use softdpu_vpc::tables::{LoadCounts, Loaded, Pair};
 
-use super::super::loader::Ground;
+use super::super::loader::{Ground, Outcome};
 use super::super::underlay::Underlay;
 use super::Networks;
 use softdpu_api::{ApiError, ErrorCode, LoadResult, NetworkEntries};
@@ -20,7 +21,7 @@ use softdpu_sys::ReapedFd;
 const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
 
 /// What messages call the file of entries that are in force, or were.
-pub(crate) const KEPT: &str = "the loaded entries";
+const KEPT: &str = "the loaded entries";
 
 /// Why nothing can be loaded now.
 const NO_THREAD: &str = "there is no thread to load them";
@@ -50,33 +51,37 @@ impl Networks {
         self.load_error.as_deref()
     }
 
-    /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells
-    /// what came of it.
-    pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<ReapedFd>) -> Result<(), ApiError> {
+    /// Begins to load a file; [`loaded`](Self::loaded) tells what came of it.
+    pub(crate) fn load(&mut self, id: u64, name: String, fds: Vec<ReapedFd>) -> Result<(), ApiError> {
         let file = fds
             .into_iter()
             .next()
             .map(ReapedFd::into_owned)
             .ok_or_else(|| ApiError::new(ErrorCode::Failed, "no file came with the call".to_owned()))?;
-        let mut ground = Ground { is_kept, ..self.ground().map_err(|error| ApiError::new(ErrorCode::Failed, error))? };
-        if is_kept {
-            // They are fewer than those in force: what is too much gets no less by being refused.
-            ground.capacity = UNBOUNDED;
-        }
-        if self.end_points.is_none() {
-            let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
-            return Err(ApiError::new(ErrorCode::Refused, message));
-        }
+        let ground = self.ground().map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
+        self.must_have_underlay()?;
         let begun = self.loader.start(Some(id), file, name, ground);
         begun.then_some(()).ok_or_else(|| ApiError::new(ErrorCode::Failed, NO_THREAD.to_owned()))
     }
 
-    fn ground(&self) -> Result<Ground, String> {
+    /// Entries lead to other hosts.
+    pub(super) fn must_have_underlay(&self) -> Result<(), ApiError> {
+        let message = "entries lead to other hosts, and this node has no node.underlay";
+        self.end_points.is_some().then_some(()).ok_or_else(|| ApiError::new(ErrorCode::Refused, message))
+    }
+
+    /// This node's tunnel end points, as far as they are known.
+    pub(super) fn own_end_points(&self) -> Vec<IpAddr> {
         let known = self.underlay.as_ref().and_then(Underlay::spec).map(|spec| spec.addresses);
+        known.or_else(|| self.end_points.clone()).unwrap_or_default()
+    }
+
+    fn ground(&self) -> Result<Ground, String> {
         Ok(Ground {
             networks: self.networks.iter().map(|network| self.network_spec(network)).collect::<Result<_, _>>()?,
-            own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
+            own: self.own_end_points(),
             capacity: self.capacity,
+            room_for_routes: self.capacity.routes,
             others: config::TableUse::of(&self.networks).endpoints,
             routes: config::TableUse::of(&self.networks).routes,
             hosts: config::hosts(&self.networks).collect(),
@@ -86,20 +91,24 @@ impl Networks {
                 .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
                 .collect(),
             is_kept: false,
-            previous: self.loaded.clone(),
+            previous: self.in_force().cloned(),
         })
     }
 
     /// Goes on with entries that were loaded: the call to answer, if one asked, and how.
     pub(crate) fn loaded(&mut self, engine: &Engine) -> Option<(Option<u64>, Result<serde_json::Value, ApiError>)> {
-        let outcome = self.loader.outcome()?;
+        let outcome = match self.loader.outcome()? {
+            Outcome::File(outcome) => outcome,
+            Outcome::Copy(copy) => return Some(self.copied(copy, engine)),
+        };
+        self.is_copying = outcome.result.is_ok();
         if outcome.asked.is_none() && !std::mem::replace(&mut self.is_loading, false) {
             // Others were loaded meanwhile.
             return Some((None, Ok(serde_json::Value::Null)));
         }
         let result = outcome.result.map_err(|error| ApiError::new(ErrorCode::Refused, error)).and_then(|loaded| {
             let began = Instant::now();
-            let published = self.go_on_with(Arc::clone(&loaded), |networks| networks.publish(engine));
+            let published = self.go_on_with(Pair::new(Arc::clone(&loaded), None), |networks| networks.publish(engine));
             published.map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
             self.find_hosts();
             let (read, published) = (outcome.took, began.elapsed());
@@ -115,6 +124,9 @@ impl Networks {
             }
         }
         let result = result.map(|loaded| serde_json::to_value(loaded).unwrap_or_default());
+        if outcome.asked.is_none() && !self.is_copying && self.waiting.is_some() {
+            return Some(self.make_waiting(engine));
+        }
         Some((outcome.asked, result))
     }
 
@@ -122,7 +134,7 @@ impl Networks {
     /// where it cannot.
     pub(super) fn go_on_with(
         &mut self,
-        loaded: Arc<Loaded>,
+        loaded: Pair,
         publish: impl FnOnce(&mut Networks) -> Result<(), String>,
     ) -> Result<(), String> {
         let before = (self.loaded.replace(loaded), std::mem::replace(&mut self.is_loading, false));
@@ -146,13 +158,13 @@ impl Networks {
 
     /// What is loaded of a network.
     pub(crate) fn entries(&self, network: &str) -> NetworkEntries {
-        let loaded = self.loaded.iter().flat_map(|loaded| loaded.networks());
+        let loaded = self.in_force().into_iter().flat_map(|loaded| loaded.networks());
         let counts = loaded.filter(|(name, _)| *name == network).map(|(_, counts)| counts).next().unwrap_or_default();
         NetworkEntries { endpoints: counts.endpoints as u64, routes: counts.routes as u64 }
     }
 }
 
-fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
+pub(super) fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
     let counts = loaded.counts();
     let entries = |(name, counts): (&str, LoadCounts)| {
         (name.to_owned(), NetworkEntries { endpoints: counts.endpoints as u64, routes: counts.routes as u64 })
@@ -161,7 +173,7 @@ fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
         endpoints: counts.endpoints as u64,
         routes: counts.routes as u64,
         hosts: counts.hosts as u64,
-        networks: loaded.networks().map(entries).collect(),
+        networks: loaded.networks().filter(|(_, counts)| *counts != LoadCounts::default()).map(entries).collect(),
         took_us: took.as_micros() as u64,
     }
 }

@@ -33,7 +33,7 @@ impl Networks {
     pub(crate) fn publish(&mut self, engine: &Engine) -> Result<(), String> {
         let spec = self.spec()?;
         // Flows of what is the same in both go on.
-        let loaded = self.loaded.clone();
+        let loaded = self.in_force().cloned();
         let tables = match &self.tables {
             Some(before) => before.rebuild(&spec, loaded),
             None => Tables::build(&spec, loaded),

@@ -1,11 +1,11 @@
 use softdpu_api::ErrorCode;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
+use super::super::loader::Outcome;
 use super::publish::LATE;
 use super::*;
 use softdpu_link::SharedFd;
@@ -35,7 +35,7 @@ fn kept(networks: &mut Networks, text: &str) -> Result<Arc<Loaded>, String> {
     networks.load_kept(&file(text), vec!["acme".into()]);
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        if let Some(outcome) = networks.loader.outcome() {
+        if let Some(Outcome::File(outcome)) = networks.loader.outcome() {
             return outcome.result;
         }
         assert!(Instant::now() < deadline, "the file is read in time");
@@ -49,9 +49,9 @@ fn what_is_loaded_while_what_was_kept_is_read_is_all_there_is() {
     let loaded = kept(&mut networks, GUEST).unwrap();
     let spec = networks.spec().unwrap();
     assert!(spec.is_loading && spec.awaited == ["acme"]);
-    let failed = networks.go_on_with(Arc::clone(&loaded), |_| Err("no".to_owned()));
+    let failed = networks.go_on_with(Pair::new(Arc::clone(&loaded), None), |_| Err("no".to_owned()));
     assert!(failed.is_err() && networks.spec().unwrap().is_loading && networks.loaded.is_none());
-    let published = networks.go_on_with(loaded, |networks| {
+    let published = networks.go_on_with(Pair::new(loaded, None), |networks| {
         let spec = networks.spec()?;
         (networks.loaded.is_some() && !spec.is_loading && spec.awaited.is_empty())
             .then_some(())
@@ -68,31 +68,11 @@ fn what_was_in_force_is_loaded_again_though_the_table_is_full_meanwhile() {
 }
 
 #[test]
-fn fewer_entries_than_are_in_force_have_room_though_the_table_is_too_small() {
-    let mut networks = networks(2);
-    networks.end_points = Some(Vec::new());
-    let mut load = |is_kept| {
-        let file = file(GUEST).as_fd().try_clone_to_owned().unwrap().into();
-        networks.load(1, "guests.csv".to_owned(), is_kept, vec![file]).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(outcome) = networks.loader.outcome() {
-                return outcome.result.map(|loaded| loaded.counts().endpoints);
-            }
-            assert!(Instant::now() < deadline, "the file is read in time");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
-    assert!(load(false).unwrap_err().contains("the table of endpoints is full"));
-    assert_eq!(load(true), Ok(1));
-}
-
-#[test]
 fn hosts_have_room_beside_those_of_loaded_entries() {
     let mut networks = networks(1);
     networks.capacity.hosts = 2;
     let loaded = kept(&mut networks, &GUEST.replace("192.0.2.2", "192.0.2.3")).unwrap();
-    networks.go_on_with(loaded, |_| Ok(())).unwrap();
+    networks.go_on_with(Pair::new(loaded, None), |_| Ok(())).unwrap();
     let before = networks.configured();
     let route = |host: &str| {
         let change = json!({"network": "acme", "route": [{"prefix": "172.16.0.0/12", "host": host}]});
@@ -137,6 +117,6 @@ fn why_what_was_in_force_is_not_is_told_until_something_else_is_loaded() {
     networks.not_loaded(error);
     assert!(networks.load_error().is_some_and(|error| error.contains("gone")), "{:?}", networks.load_error());
     let loaded = kept(&mut networks, GUEST).unwrap();
-    networks.go_on_with(loaded, |_| Ok(())).unwrap();
+    networks.go_on_with(Pair::new(loaded, None), |_| Ok(())).unwrap();
     assert_eq!(networks.load_error(), None);
 }

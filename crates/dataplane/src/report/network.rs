@@ -57,7 +57,7 @@ fn lookups(networks: &Networks, network: &str) -> Vec<RouteLookup> {
             because: conflict.map(|conflict| conflict.to_string()),
             overlapping: conflict.and_then(|conflict| match conflict {
                 Conflict::Nested { wide, narrow } => Some([wide, narrow].map(|prefix| prefix.to_string())),
-                Conflict::Lengths(_) => None,
+                Conflict::Lengths(_) | Conflict::Added => None,
             }),
         }
     };

@@ -47,7 +47,7 @@ pub(super) fn apply(site: &mut Site, change: &Change) {
         Change::TenantAdd(tenant) => site.tenants.push(tenant.clone()),
         Change::TenantRemove { name } => site.tenants.retain(|tenant| tenant.name != *name),
         // They are kept beside the site.
-        Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworkUnload(_) => {}
+        Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::NetworkEntries(_) => {}
     }
 }
 

@@ -100,7 +100,9 @@ impl Desired {
                 let cores = &self.site.node.dataplane.cores;
                 Err(ApiError::new(ErrorCode::Refused, message).hint(format!("they are {cores:?}")))
             }
-            Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::QueueMove(_) => Ok(()),
+            Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::NetworkEntries(_) | Change::QueueMove(_) => {
+                Ok(())
+            }
             Change::DeviceSet(device) if self.site.device(&device.name).is_some_and(|it| it.port().is_none()) => {
                 let message = format!("device {:?} is in no network", device.name);
                 Err(ApiError::new(ErrorCode::Refused, message))
@@ -153,6 +155,7 @@ impl Desired {
             Change::QueueMove(placement) => self.is_there(Item::Device, &placement.device),
             Change::NetworkRemove { name } => self.is_there(Item::Network, name),
             Change::NetworkEndpoints(endpoints) => self.is_there(Item::Network, &endpoints.network),
+            Change::NetworkEntries(changes) => self.is_there(Item::Network, &changes.network),
             Change::NetworkMember(member) => self.is_there(Item::Network, &member.network),
             Change::NetworkPolicy(changes) => self.are_there(changes, places),
             Change::NetworkRouting(changes) => self.are_there(changes, places),

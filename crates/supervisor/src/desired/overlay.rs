@@ -90,6 +90,13 @@ impl LoadedFile {
         let file = || LoadedFile { file: copy.to_owned(), endpoints: *endpoints, networks: networks.clone() };
         (!networks.is_empty()).then(file)
     }
+
+    /// Networks have `counts` entries, which changed after this was saved.
+    pub(super) fn recount(&mut self, counts: BTreeMap<String, NetworkEntries>) {
+        self.networks.extend(counts);
+        self.networks.retain(|_, counts| *counts != NetworkEntries::default());
+        self.endpoints = self.networks.values().map(|counts| counts.endpoints).sum();
+    }
 }
 
 /// What was changed of a network's guests on other hosts.
@@ -365,7 +372,7 @@ impl Overlay {
                 }
             }
             // What is loaded is recorded with its file.
-            Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworkUnload(_) => {}
+            Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::NetworkEntries(_) => {}
         }
     }
 }

@@ -404,14 +404,14 @@ impl<'a> Builder<'a> {
             // A group that has gone since the load leads nowhere.
             self.loaded_groups.push(group.map_or(Target::Blackhole, Target::Ecmp));
         }
-        for &host in loaded.hosts() {
-            let tunnel = self.host_tunnel(host);
+        for host in loaded.numbered_hosts() {
+            let tunnel = host.and_then(|host| self.host_tunnel(host));
             self.loaded_tunnels.push(tunnel);
         }
-        for &(network, host) in loaded.members() {
+        for (network, number, host) in loaded.members() {
             let network = self.loaded_networks[network.index()];
-            if let Some((network, tunnel)) = network.zip(self.loaded_tunnels[host.index()]) {
-                self.members.insert((network, loaded.hosts()[host.index()]), tunnel);
+            if let Some((network, tunnel)) = network.zip(self.loaded_tunnels[number.index()]) {
+                self.members.insert((network, host), tunnel);
             }
         }
     }

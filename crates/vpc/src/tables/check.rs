@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::error::Problem;
 use crate::packet::Mac;
-use crate::spec::{UnderlaySpec, min_mtu};
+use crate::spec::{NetworkSpec, UnderlaySpec, min_mtu};
 
 pub(super) fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
     station(underlay.mac)?;
@@ -40,4 +40,22 @@ pub(super) fn host(address: IpAddr) -> Result<(), Problem> {
         return Err(Problem::NotAHost(address));
     }
     Ok(())
+}
+
+/// The tunnel end point of another node than this one, which has the end points `own`: none while they are not known.
+pub(super) fn other_host(address: IpAddr, own: &[IpAddr]) -> Result<(), Problem> {
+    host(address)?;
+    if own.contains(&address) {
+        return Err(Problem::OwnHost(address));
+    }
+    let is_reached = own.is_empty() || own.iter().any(|own| own.is_ipv4() == address.is_ipv4());
+    if is_reached { Ok(()) } else { Err(Problem::NoUnderlay(address)) }
+}
+
+/// The subnet that a guest's address is in, by its place among its network's.
+pub(super) fn guest_subnet(address: IpAddr, network: &NetworkSpec) -> Result<u32, Problem> {
+    host(address)?;
+    let at = network.subnets.iter().position(|subnet| subnet.prefix.contains(address));
+    let at = at.ok_or(Problem::AddressOutside(address))?;
+    if network.subnets[at].gateway == address { Err(Problem::AddressTaken(address)) } else { Ok(at as u32) }
 }

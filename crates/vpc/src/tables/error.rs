@@ -184,6 +184,15 @@ pub enum Problem {
     /// Two routes for one prefix.
     #[error("{0} is routed twice, or is a subnet")]
     RouteTaken(Prefix),
+    /// There is such a route already.
+    #[error("there is a route to {0} already: replace it, or delete it first")]
+    RouteThere(Prefix),
+    /// There is no such route.
+    #[error("{0} is not loaded")]
+    RouteNotLoaded(Prefix),
+    /// There is no such guest.
+    #[error("{0} is not loaded")]
+    GuestNotLoaded(IpAddr),
     /// Two ECMP groups of a network have one name.
     #[error("another ECMP group of the network is called {0}")]
     EcmpTaken(String),

@@ -39,7 +39,10 @@ pub use ecmp::MemberStatus;
 pub(crate) use ecmp::{EcmpChoice, EcmpGroup};
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use fib::{FibEntry, Target};
-pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
+pub use loaded::{
+    ChangeError, Changes, EntryChange, Expected, Ground, LoadCounts, LoadError, Loaded, LoadedEntry, Loading, Pair,
+    RouteTo,
+};
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::RouteLookup;
 pub use topology::RemoteEndpoint;

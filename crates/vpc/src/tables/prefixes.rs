@@ -118,6 +118,36 @@ impl<V: Copy + Default> Prefixes<V> {
         }
     }
 
+    /// The value of `prefix` itself.
+    pub fn get(&self, table: PrefixTableId, prefix: Prefix) -> Option<V> {
+        match self.forms.get(table.index())?[usize::from(prefix.address().is_ipv6())] {
+            Form::Exact(_, default) if prefix.length() == 0 => default,
+            Form::Exact(..) => self.exact.get(&key(table, prefix.address(), prefix.length())),
+            Form::Longest(_) => self.lpm.get(table.number(), prefix),
+        }
+    }
+
+    /// Gives `prefix`, if it is there, another value; the one that it had.
+    pub fn replace(&mut self, table: PrefixTableId, prefix: Prefix, value: V) -> Option<V> {
+        let before = self.get(table, prefix)?;
+        match &mut self.forms.get_mut(table.index())?[usize::from(prefix.address().is_ipv6())] {
+            Form::Exact(_, default) if prefix.length() == 0 => default.replace(value),
+            Form::Exact(..) => self.exact.set(key(table, prefix.address(), prefix.length()), value),
+            // There is room for what is there.
+            Form::Longest(_) => self.lpm.insert(table.number(), prefix, value).ok().flatten(),
+        };
+        Some(before)
+    }
+
+    /// Removes `prefix`; the value that it had. What is left is looked up as before.
+    pub fn remove(&mut self, table: PrefixTableId, prefix: Prefix) -> Option<V> {
+        match &mut self.forms.get_mut(table.index())?[usize::from(prefix.address().is_ipv6())] {
+            Form::Exact(_, default) if prefix.length() == 0 => default.take(),
+            Form::Exact(..) => self.exact.remove(&key(table, prefix.address(), prefix.length())),
+            Form::Longest(_) => self.lpm.remove(table.number(), prefix),
+        }
+    }
+
     /// Whether prefixes of a table's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix
     /// match; None of a family without any.
     pub fn lookups(&self, table: PrefixTableId) -> [Option<Result<(), Conflict>>; 2] {

@@ -12,7 +12,8 @@ use softdpu_lpm::{Address, Capacity, Lpm, Prefix};
 use softdpu_sys::clock;
 
 use super::{Case, Load};
-use routes::{Mix, Skew};
+pub(super) use routes::Mix;
+use routes::Skew;
 
 pub(super) use peer::peers;
 
@@ -160,7 +161,8 @@ impl Case for Change {
     }
 }
 
-fn quantiles() -> Histogram<u64> {
+/// Nanoseconds of single operations.
+pub(super) fn quantiles() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("bounds in order")
 }
 

@@ -1,15 +1,17 @@
 //! From entries that were found right to tables, with the numbers and versions that the load before gave to what stays.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
+
+use softdpu_lpm::{Capacity, Lpm};
 
 use super::loading::{GuestLine, Loading, RouteVia};
 use super::numbers::HopNumbering;
 use super::versions::{self, GuestGenerations};
 use super::{
-    LOADS, LoadCounts, LoadError, Loaded, LoadedGuest, LoadedHop, LoadedHostId, LoadedNetwork, LoadedNetworkId,
-    LoadedRoute, LoadedVia,
+    LOADS, LoadCounts, LoadError, Loaded, LoadedGuest, LoadedHop, LoadedHost, LoadedHostId, LoadedMember,
+    LoadedNetwork, LoadedNetworkId, LoadedRoute, LoadedVia, route_content,
 };
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::HopId;
@@ -44,16 +46,13 @@ impl<'a> Before<'a> {
     /// The next hop that routes of a network to a node had.
     fn route_hop(&self, network: LoadedNetworkId, host: IpAddr) -> Option<HopId> {
         let (loaded, network) = (self.loaded?, self.network(network)?);
-        let place = |(of, at): &(LoadedNetworkId, LoadedHostId)| (*of, loaded.hosts.get(at.index()));
-        let at = loaded.members.partition_point(|member| place(member) < (network, Some(&host)));
-        let is_it = place(loaded.members.get(at)?) == (network, Some(&host));
-        is_it.then(|| loaded.route_hops.get(at).copied()).flatten()
+        Some(loaded.members.get(&(network, *loaded.host_ids.get(&host)?))?.hop)
     }
 }
 
 /// Builds tables of entries that are sorted and each there once.
 pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
-    let Loading { guests, routes, names, hosts, groups, known, previous, next_hops, .. } = loading;
+    let Loading { guests, routes, names, hosts, groups, known, previous, next_hops, room_for_routes, .. } = loading;
     let version = LOADS.fetch_add(1, Ordering::Relaxed);
     let before = Before::new(previous.as_deref(), &names);
     let last = routes.last().map_or(0, |route| route.line);
@@ -70,26 +69,26 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
                 seed: versions::seed(name),
                 guests: was.map_or(version, |was| was.guests),
                 routes: 0,
-                has_route_in_subnet: false,
+                routes_in_subnets: 0,
             }
         })
         .collect();
     // By node's address, not by its number, which is another in each load.
-    let mut members = BTreeSet::new();
+    let mut members = BTreeMap::new();
     for guest in &guests {
         networks[guest.network.index()].counts.endpoints += 1;
-        members.insert((guest.network, hosts[guest.host.index()], guest.host));
+        *members.entry((guest.network, hosts[guest.host.index()], guest.host)).or_insert(0_usize) += 1;
     }
     for route in &routes {
         networks[route.network.index()].counts.routes += 1;
         if let RouteVia::Host(host) = route.via {
-            members.insert((route.network, hosts[host.index()], host));
+            *members.entry((route.network, hosts[host.index()], host)).or_insert(0) += 1;
         }
     }
-    let members: Box<[(LoadedNetworkId, LoadedHostId)]> =
-        members.into_iter().map(|(network, _, host)| (network, host)).collect();
-    for (network, _) in &members {
+    let mut placed: Vec<LoadedHost> = hosts.iter().map(|&address| LoadedHost { address, networks: 0 }).collect();
+    for (network, _, host) in members.keys() {
         networks[network.index()].counts.hosts += 1;
+        placed[host.index()].networks += 1;
     }
     let wanted = guests.len() + members.len();
     if wanted > next_hops {
@@ -101,8 +100,8 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
     let was: Vec<Option<LoadedGuest>> =
         guests.iter().map(|guest| before.guest(guest).filter(|was| numbering.keep(was.hop))).collect();
     let kept: Vec<Option<HopId>> = members
-        .iter()
-        .map(|&(network, host)| before.route_hop(network, hosts[host.index()]).filter(|hop| numbering.keep(*hop)))
+        .keys()
+        .map(|&(network, address, _)| before.route_hop(network, address).filter(|hop| numbering.keep(*hop)))
         .collect();
     // Guests that are new, are gone, or are in another subnet change the generation of their buckets.
     let mut generations =
@@ -142,44 +141,53 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
         put(hop, LoadedHop { mac: Some(guest.mac), network: guest.network, host: guest.host });
     }
     // Routes have one next hop for each network and node.
-    let route_hops: Box<[HopId]> = kept.into_iter().map(|hop| hop.unwrap_or_else(|| numbering.unused())).collect();
-    for (&(network, host), &hop) in members.iter().zip(&route_hops) {
-        put(hop, LoadedHop { mac: None, network, host });
-    }
+    let members: BTreeMap<(LoadedNetworkId, LoadedHostId), LoadedMember> = members
+        .into_iter()
+        .zip(kept)
+        .map(|(((network, _, host), entries), kept)| {
+            let hop = kept.unwrap_or_else(|| numbering.unused());
+            put(hop, LoadedHop { mac: None, network, host });
+            ((network, host), LoadedMember { entries, hop })
+        })
+        .collect();
 
-    let hop_of: HashMap<(LoadedNetworkId, LoadedHostId), HopId> =
-        members.iter().copied().zip(route_hops.iter().copied()).collect();
     let mut entries = Vec::with_capacity(routes.len());
     for route in &routes {
-        let (via, content) = match route.via {
+        let via = match route.via {
             RouteVia::Host(host) => {
-                let hop = hop_of.get(&(route.network, host)).copied().unwrap_or_default();
-                (LoadedVia::Hop(hop), versions::digest(&(route.prefix, hop)))
+                let member = members.get(&(route.network, host));
+                LoadedVia::Hop(member.map(|member| member.hop).unwrap_or_default())
             }
-            RouteVia::Ecmp(group) => {
-                let name = groups.get(group.index()).map(|(_, name)| name);
-                (LoadedVia::Ecmp(group), versions::digest(&(route.prefix, name)))
-            }
+            RouteVia::Ecmp(group) => LoadedVia::Ecmp(group),
         };
+        let content = route_content(route.prefix, via, &groups);
         let network = &mut networks[route.network.index()];
         // A sum: the same in whatever order they are.
         network.routes = network.routes.wrapping_add(content);
         let subnets = known.get(network.name.as_str()).map_or(&[][..], |known| &known.spec.subnets);
-        network.has_route_in_subnet |= subnets.iter().any(|subnet| subnet.prefix.has_inside(route.prefix));
+        let is_in_subnet = subnets.iter().any(|subnet| subnet.prefix.has_inside(route.prefix));
+        network.routes_in_subnets += usize::from(is_in_subnet);
         entries.push((route.network.into(), route.prefix, LoadedRoute { via, length: route.prefix.length() }));
     }
     let routes = Prefixes::build(networks.len(), &entries).map_err(|error| full(Problem::Memory(error)))?;
+    // Memory is reserved, and used as routes are added. Where there is not that much, none can be.
+    let room = |routes| Lpm::new(Capacity::worst_case(networks.len(), routes));
+    let added = room(room_for_routes).or_else(|_| room(0)).map_err(|error| full(Problem::Memory(error)))?;
     Ok(Loaded {
         version,
+        hosts_version: version,
         counts: LoadCounts { endpoints: guests.len(), routes: entries.len(), hosts: hosts.len() },
-        networks: networks.into(),
+        networks,
         guest_generations: generations,
         guests: ExactTable::build(&addresses, 0),
         routes,
-        hops: hops.into(),
-        hosts: hosts.into(),
+        added,
+        free_hops: (0..).map(HopId::loaded).zip(&hops).filter(|(_, hop)| hop.is_none()).map(|(id, _)| id).collect(),
+        hops,
+        host_ids: hosts.into_iter().zip((0..).map(LoadedHostId::new)).collect(),
+        hosts: placed,
+        free_hosts: Vec::new(),
         members,
-        route_hops,
-        groups: groups.into(),
+        groups,
     })
 }

@@ -8,7 +8,7 @@ use super::{LoadError, Loaded, LoadedGroupId, LoadedHostId, LoadedNetworkId, bui
 use crate::id::HopId;
 use crate::packet::Mac;
 use crate::spec::{NetworkSpec, Prefix, TableCapacity};
-use crate::tables::check::{host, station};
+use crate::tables::check::{guest_subnet, other_host, station};
 use crate::tables::error::Problem;
 
 pub(super) struct KnownNetwork<'a> {
@@ -59,6 +59,8 @@ pub struct Loading<'a> {
     refused_hosts: HashSet<IpAddr>,
     /// The most next hops.
     pub(super) next_hops: usize,
+    /// How many routes can be added one by one afterwards.
+    pub(super) room_for_routes: usize,
     /// This node's tunnel end points.
     own: &'a [IpAddr],
     pub(super) known: HashMap<&'a str, KnownNetwork<'a>>,
@@ -102,6 +104,7 @@ impl<'a> Loading<'a> {
             excess: [0; 2],
             refused_hosts: HashSet::new(),
             next_hops: HopId::MOST_LOADED,
+            room_for_routes: 0,
             own,
             known,
             names: Vec::new(),
@@ -150,6 +153,13 @@ impl<'a> Loading<'a> {
         self
     }
 
+    /// Reserves memory for so many routes to be [added one by one](Loaded::apply) afterwards.
+    #[must_use]
+    pub fn with_room(mut self, routes: usize) -> Loading<'a> {
+        self.room_for_routes = routes;
+        self
+    }
+
     /// Adds a route by an ECMP group of the network.
     ///
     /// # Errors
@@ -187,13 +197,8 @@ impl<'a> Loading<'a> {
     /// [`Problem`]: what is wrong with it, or that there is no room.
     pub fn endpoint(&mut self, line: u32, network: &str, address: IpAddr, mac: Mac, at: IpAddr) -> Result<(), Problem> {
         station(mac)?;
-        host(address)?;
         let (spec, network) = self.network(network)?;
-        let subnet = spec.subnets.iter().position(|subnet| subnet.prefix.contains(address));
-        let subnet = subnet.ok_or(Problem::AddressOutside(address))?;
-        if spec.subnets[subnet].gateway == address {
-            return Err(Problem::AddressTaken(address));
-        }
+        let subnet = guest_subnet(address, spec)?;
         let host = self.host(at)?;
         check_room(
             "endpoints",
@@ -201,7 +206,7 @@ impl<'a> Loading<'a> {
             self.capacity.endpoints,
             &mut self.excess[0],
         )?;
-        self.guests.push(GuestLine { network, address, mac, host, subnet: subnet as u32, line });
+        self.guests.push(GuestLine { network, address, mac, host, subnet, line });
         Ok(())
     }
 
@@ -233,13 +238,7 @@ impl<'a> Loading<'a> {
         let id = match self.host_ids.get(&address) {
             Some(id) => *id,
             None => {
-                host(address)?;
-                if self.own.contains(&address) {
-                    return Err(Problem::OwnHost(address));
-                }
-                if !self.own.is_empty() && !self.own.iter().any(|own| own.is_ipv4() == address.is_ipv4()) {
-                    return Err(Problem::NoUnderlay(address));
-                }
+                other_host(address, self.own)?;
                 let (there, capacity) = (self.hosts.len() + self.other_hosts.len(), self.capacity.hosts);
                 if !self.other_hosts.remove(&address) && there >= capacity {
                     self.refused_hosts.insert(address);

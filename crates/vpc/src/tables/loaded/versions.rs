@@ -55,6 +55,8 @@ pub(super) struct GuestGenerations {
     /// Bits of a hash that do not tell buckets apart.
     shift: u32,
     generations: Box<[u32]>,
+    /// The last load or change that changed any.
+    last: u32,
 }
 
 impl GuestGenerations {
@@ -67,15 +69,24 @@ impl GuestGenerations {
                 let shift = before.shift.min(GUESTS_BITS - bits);
                 let buckets = 0..1_usize << (GUESTS_BITS - shift);
                 let generations = buckets.map(|bucket| before.generations[bucket >> (before.shift - shift)]);
-                GuestGenerations { shift, generations: generations.collect() }
+                GuestGenerations { shift, generations: generations.collect(), last: before.last }
             }
-            None => GuestGenerations { shift: GUESTS_BITS - bits, generations: vec![load; 1 << bits].into() },
+            None => {
+                let generations = vec![load; 1 << bits].into();
+                GuestGenerations { shift: GUESTS_BITS - bits, generations, last: load }
+            }
         }
     }
 
     /// The load `load` changes the guests with this hash.
     pub fn set(&mut self, hash: u32, load: u32) {
         self.generations[(hash >> self.shift) as usize] = load;
+        self.last = load;
+    }
+
+    /// Whether none differs. Loads and changes are numbered, so that one number is that of one content.
+    fn are_those_of(&self, other: &GuestGenerations) -> bool {
+        (self.shift, self.last) == (other.shift, other.last)
     }
 }
 
@@ -112,7 +123,7 @@ impl GuestVersions {
             Some(before) => {
                 let differing: Vec<u32> =
                     before.overruled.symmetric_difference(&overruled).map(|(hash, ..)| hash >> now.shift).collect();
-                if before.loaded == *loaded && differing.is_empty() {
+                if before.loaded.guest_generations.are_those_of(now) && differing.is_empty() {
                     Arc::clone(&before.versions)
                 } else {
                     let known = &before.loaded.guest_generations;
