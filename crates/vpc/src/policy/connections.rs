@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::conntrack::{
-    Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Look, Peek, Refused, Stats, Subject,
-    TcpState, Timeouts, Tracked, Zone,
+    Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Key, Look, Peek, Refused, Stats,
+    Subject, TcpState, Timeouts, Tracked, Zone,
 };
 use super::group::{Admission, EndpointGroups, RuleDirection, SecurityGroupId};
 use super::tuple::Tuple;
@@ -334,6 +334,11 @@ impl Connections {
         };
         let goes_on = goes_unasked(state, &tracked, segment.content);
         Ok(if goes_on { Passage::Connected(tracked.connection) } else { Passage::Once })
+    }
+
+    /// Whether there is a connection at `now`, nanoseconds, that packets with `key` are of.
+    pub fn has(&self, key: &Key, now: u64) -> bool {
+        self.table().tracker.related(key, now).is_some()
     }
 
     /// Opens or closes the gate for flows of a connection.

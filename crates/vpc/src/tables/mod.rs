@@ -20,6 +20,7 @@ mod error;
 mod fib;
 mod loaded;
 mod names;
+mod nat;
 mod objects;
 mod policy;
 mod prefixes;
@@ -47,6 +48,7 @@ pub(crate) use tunnel::Tunnel;
 
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId, Vni};
+use crate::nat::Nat;
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
 use crate::policy::meter::{self, MeterCount, NodeMeter};
@@ -114,6 +116,8 @@ pub struct Tables {
     loaded_networks: Box<[Option<NetworkId>]>,
     /// By the numbers of ECMP groups among those that loaded routes lead to.
     loaded_groups: Box<[Target]>,
+    /// What is translated at exits, by their numbers.
+    nats: Box<[Arc<Nat>]>,
     /// Flows are kept.
     keeps_flows: bool,
     /// Entries are being loaded: an unknown address may be known in a moment.
