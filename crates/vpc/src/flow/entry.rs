@@ -3,7 +3,7 @@
 //! ```text
 //!   hot    0 addresses │ 1 ports, port │ 2 source MAC, protocol │ 3 generation, last seen
 //!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 origin, connection
-//!   cold   0 … 2 rest of IPv6 addresses, or what a translated packet becomes │ 3 … 6 what it was computed from │ 7 generation of the connection
+//!   cold   0 … 2 rest of IPv6 addresses, or of IPv4 the translation │ 3 … 6 what it was computed from │ 7 generation of the connection
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -303,8 +303,10 @@ mod tests {
             let [is_routed, is_ecmp_member, is_same_subnet, is_translated] = flags;
             let connection = connection.map(ConnectionSlot::new);
             let hop = HopId::new(hop);
-            let flags = Action { hash, hop, is_routed, is_ecmp_member, is_same_subnet, is_translated, origin, connection };
-            let action = flags;
+            let (is_member, hop) = (is_ecmp_member, HopId::new(hop.number()));
+            let action = Action {
+                hash, hop, is_routed, is_ecmp_member: is_member, is_same_subnet, is_translated, origin, connection,
+            };
             let (mut line, key) = (Words(words), Key { first: [words[7], words[6], words[5]], more: [0; 3] });
             line.write(&key, &action);
             prop_assert_eq!(line.action(), action);

@@ -89,7 +89,8 @@ pub enum NatProblem {
     },
     /// More inside addresses than blocks of ports.
     #[error(
-        "the sources have {sources} addresses, and there are blocks of ports for {blocks}: add outside addresses or give each fewer ports"
+        "the sources have {sources} addresses, and there are blocks of ports for {blocks}: \
+         add outside addresses or give each fewer ports"
     )]
     Room {
         /// Inside addresses.

@@ -124,7 +124,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_port_is_one_inside_addresss(per_guest in 240u16..496, last in 0u8..=255, at in 0usize..2, port in any::<u16>()) {
+        fn a_port_is_one_inside_addresss(
+            per_guest in 240u16..496, last in 0u8..=255, at in 0usize..2, port in any::<u16>(),
+        ) {
             let shared = shared(per_guest);
             let inside = Ipv4Addr::from([10, 0, 0, last]);
             let block = shared.block(inside).expect("room for all");

@@ -10,7 +10,7 @@
 //!
 //! | tier | takes | fills in |
 //! |---|---|---|
-//! | switch, before | the port | network, ingress, hash, next hop, which way it is translated, versions of what decided |
+//! | switch, before | the port | network, ingress, hash, next hop, translation, versions of what decided |
 //! | flow | hash, versions | of a known flow: [`Action`](crate::flow::Action)'s endpoint, connection, next hop |
 //! | software | network, both ends, versions | connection |
 //! | switch, after | next hop, flags, connection | nothing: the packet leaves |

@@ -248,7 +248,7 @@ pub enum Problem {
     #[error(transparent)]
     Nat(NatError),
     /// No exit of that address is at a port of this node, or it has rules twice.
-    #[error("no interface of this node has the address {0} of the exit, or it has rules of translation already")]
+    #[error("no interface of this node has the address {0} of the exit, or it has rules of NAT already")]
     NoExit(IpAddr),
     /// More exits than there are numbers.
     #[error("there are too many exits with translation")]

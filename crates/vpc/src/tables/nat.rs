@@ -1,5 +1,5 @@
-//! What is translated at exits: rules are a part of the content of their exit, so that flows by an exit are computed anew
-//! when its rules change.
+//! What is translated at exits: rules are a part of the content of their exit, so that flows by an exit are computed
+//! anew when its rules change.
 
 use std::net::IpAddr;
 use std::sync::Arc;
