@@ -92,6 +92,7 @@ measure_disks() {
     measure null-polling block --volume null --client polling --depth $depths
     measure null-blocking block --volume null --client blocking --depth $depths
     measure file block --volume file --client polling --depth $depths
+    measure file-writes block --volume file --rw randwrite --client polling --depth $depths
 }
 
 measure_net() {
@@ -172,8 +173,9 @@ awk -F'"' '
         bar = 0
         if ($12 ~ /^null .* polling qd1$/) bar = 2
         if ($12 ~ /^null .* polling qd(32|128)$/) bar = 1.3
+        if ($12 ~ /^null .* blocking /) bar = 1.2
         if ($12 ~ /^null .* blocking qd1$/) bar = 1.5
-        if ($12 ~ /^file /) bar = 1
+        if ($12 ~ /^file /) bar = 1.1
         if (bar) verdict($12, sprintf(">= %.1f times", bar), sprintf("%.2f times", number($0)), number($0) >= bar)
     }
     $16 == "frames-ratio" && $8 == "softdpu" && $12 ~ /^guest-guest 64 .*polling$/ {

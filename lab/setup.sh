@@ -25,6 +25,8 @@ export LC_ALL=C
 . "$LAB/setup.d/host.sh"
 # shellcheck source=setup.d/apt.sh
 . "$LAB/setup.d/apt.sh"
+# shellcheck source=setup.d/suite-programs.sh
+. "$LAB/setup.d/suite-programs.sh"
 # shellcheck source=setup.d/guest.sh
 . "$LAB/setup.d/guest.sh"
 # shellcheck source=setup.d/blkio.sh

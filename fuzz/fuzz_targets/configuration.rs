@@ -51,7 +51,7 @@ name = "acme"
 weight = 3
 class = "latency"
 guarantee = "10 %"
-limits = { iops = 1000, bandwidth = "1 GiB/s", packets = 1000 }
+limits = { iops = 1000, bandwidth = "1 GiB/s", packets = 1000, received-packets = 1000, received-bandwidth = "1 GiB/s" }
 meter = { committed = "1 Mbit/s", committed-burst = "64 KiB", peak = "2 Mbit/s", peak-burst = "64 KiB" }
 [[network]]
 name = "acme"

@@ -83,18 +83,3 @@ merged_tree() {
     mkdir -p "$1"/usr/{bin,sbin,lib,lib64}
     for name in bin sbin lib lib64; do ln -s "usr/$name" "$1/$name"; done
 }
-
-# wrapper NAME TREE COMMAND: .cache/bin/NAME, which runs a program of the tree's usr/bin, its options with it, by the tree's own
-# loader, with libraries and QEMU's modules from there. In COMMAND $tree is the tree. It is found from where the wrapper lies, so
-# that a checkout can be moved.
-wrapper() {
-    mkdir -p "$CACHE/bin"
-    cat >"$CACHE/bin/$1" <<WRAPPER
-#!/bin/sh
-tree=\$(cd "\$(dirname "\$0")/.." && pwd)/${2#"$CACHE/"}
-library=\$tree/usr/lib/x86_64-linux-gnu
-export QEMU_MODULE_DIR="\$library/qemu"
-exec "\$library/ld-linux-x86-64.so.2" --library-path "\$library" "\$tree/usr/bin/"$3 "\$@"
-WRAPPER
-    chmod 755 "$CACHE/bin/$1"
-}

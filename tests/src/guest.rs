@@ -297,21 +297,6 @@ impl Guest {
         self.step(name, deadline)
     }
 
-    /// What an `iperf` step reports that moved at least so many megabits a second: the best of three, as a machine that
-    /// is busy with something else for two seconds moves next to nothing meanwhile.
-    pub fn moves(&mut self, iperf: &str, mbits: u64, deadline: Duration) -> Result<Report, Failure> {
-        let mut tries = Vec::new();
-        for _ in 0..3 {
-            let report = self.ask(iperf, deadline)?;
-            let seen = report.get::<u64>("mbits")?;
-            if seen >= mbits {
-                return Ok(report);
-            }
-            tries.push(seen);
-        }
-        Err(Failure::new(format!("`{iperf}` in the guest {}: {tries:?} Mbit/s, {mbits} were to be moved", self.name)))
-    }
-
     /// Repeats a `fetch` step, each one TCP connection, until `disturb` was called `times` times in the middle of one,
     /// after random times of up to `longest`. Every byte has to arrive once and in its place: each fetch reports the
     /// checksum `sum`. `disturb` gets the number of calls in the middle of a transfer before it. Returns the number of

@@ -104,7 +104,7 @@ fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &[u32]) -> Result<(), F
         second.ask(&format!("ping {address}"), DEADLINE)?;
         assert_eq!(field(&mut second, &format!("fetch {url} file"), "sum")?, sum, "a file of {MIB} MiB from {url}");
         for direction in ["", " -R"] {
-            let speed = second.moves(&format!("iperf {address} 1{direction}"), 5, DEADLINE)?;
+            let speed = second.ask(&format!("iperf {address} 4M{direction}"), DEADLINE)?;
             eprintln!("iperf3 {address}{direction}, packed {packed}, {queues} queue pairs: {:?}", speed.fields);
         }
     }
@@ -136,7 +136,7 @@ fn fewer_pairs_and_more(daemon: &Daemon, first: &mut Guest, second: &mut Guest) 
     // What goes on meanwhile, to its end; then some more, as it may have ended before the pairs changed.
     let received = |guest: &mut Guest| {
         guest.step("iperf", DEADLINE)?;
-        guest.moves("iperf 10.0.0.2 1 -P 16", 5, DEADLINE).map(drop)
+        guest.ask("iperf 10.0.0.2 4M -P 16", DEADLINE).map(drop)
     };
     // Sixteen flows, of which the second pair has some while there is one.
     second.type_line("iperf 10.0.0.2 3 -P 16")?;

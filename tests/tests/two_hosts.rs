@@ -127,7 +127,7 @@ fn guests_on_two_hosts_are_one_tenants() {
         let sum: String = first.ask("serve", DEADLINE)?.get("sum")?;
         assert_eq!(second.ask("fetch 10.0.0.2 file", DEADLINE)?.get::<String>("sum")?, sum);
         for direction in ["", " -R"] {
-            let speed = second.moves(&format!("iperf 10.0.0.2 2{direction}"), 5, DEADLINE)?;
+            let speed = second.ask(&format!("iperf 10.0.0.2 4M{direction}"), DEADLINE)?;
             eprintln!("iperf3 between hosts{direction}: {:?}", speed.fields);
         }
         tenants(lab, (a, b), (&mut first, &mut second))?;

@@ -100,6 +100,10 @@ fn whole() -> NodeStatus {
                 bandwidth_burst: Some(Bytes(1)),
                 packets: Some(1),
                 packets_burst: Some(1),
+                received_bandwidth: Some(BytesPerSecond(1)),
+                received_bandwidth_burst: Some(Bytes(1)),
+                received_packets: Some(1),
+                received_packets_burst: Some(1),
             },
             cores: vec![TenantOnCore { iops_limit: Some(1), ..TenantOnCore::default() }],
             ..TenantStatus::default()

@@ -92,8 +92,19 @@ impl Work for Requests {
 
     const BENCH: &'static str = "block";
     const RATE: [&'static str; 4] = ["iops", "iops-min", "iops-max", "iops-ratio"];
-    const COLUMNS: &'static [&'static str] =
-        &["IOPS>", "min - max>", "ratio>", "p50>", "p99>", "p99.9>", "client>", "batch>", "kicks>", "2 hops>"];
+    const COLUMNS: &'static [&'static str] = &[
+        "IOPS>",
+        "min - max>",
+        "ratio>",
+        "p50>",
+        "p99>",
+        "p99.9>",
+        "client>",
+        "batch>",
+        "kicks>",
+        "interrupts>",
+        "2 hops>",
+    ];
 
     fn rate(outcome: &Outcome) -> f64 {
         outcome.rate()
@@ -134,7 +145,7 @@ impl Work for Requests {
         let mut cells = vec![rate(measurement.rates.median()), measurement.range_cell(), ratio];
         cells.extend(QUANTILES.iter().map(|(quantile, _)| time(work.latency_at(*quantile))));
         cells.extend(measurement.client_cells(0));
-        cells.push(format!("{:.4}", work.per_request(work.kicks)));
+        cells.extend([work.kicks, work.interrupts].map(|count| format!("{:.4}", work.per_request(count))));
         cells.push(format!("{:.0} ns", measurement.two_hops()));
         cells
     }

@@ -84,7 +84,7 @@ impl Devices {
         let domain = Arc::clone(domain);
         let made = match device.port() {
             Some(port) => {
-                let (nic, failure) = match networks.add(device, port, functions, host.wire, host.engine) {
+                let (nic, failure) = match networks.add(device, (port, tenant), functions, host.wire, host.engine) {
                     Ok(nic) => (nic, None),
                     Err(error) => (None, Some(error)),
                 };

@@ -198,8 +198,9 @@ fn domain_memory(settings: &config::Dataplane) -> u64 {
 impl DataPlane {
     fn set_up(&mut self, site: &Site, loaded: Vec<String>) -> Result<(), LinkError> {
         for tenant in &site.tenants {
-            if self.tenants.set(tenant, &mut self.engine).is_none() {
-                tracing::error!(tenant = tenant.name, "there are too many tenants: it is left out");
+            match self.tenants.set(tenant, &mut self.engine) {
+                Some(id) => self.networks.know_tenant(&tenant.name, id),
+                None => tracing::error!(tenant = tenant.name, "there are too many tenants: it is left out"),
             }
         }
         let now = Instant::now();

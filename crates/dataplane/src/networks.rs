@@ -6,7 +6,7 @@ mod publish;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_engine::{Engine, PortSpec};
+use softdpu_sched::TenantId;
 use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
 use softdpu_vpc::tables::{Loaded, MemberStatus};
 use softdpu_vpc::{PortId, Tables};
@@ -58,6 +59,8 @@ pub(super) struct Networks {
     zone: Option<String>,
     /// Why that is not in force.
     load_error: Option<String>,
+    /// The numbers of tenants, to which what wires bring belongs.
+    tenants: HashMap<String, TenantId>,
     /// What is attached waits for [`publish_all`](Self::publish_all).
     waits: bool,
     /// A core may still go by the tables before.
@@ -92,6 +95,7 @@ impl Networks {
             bfd: BfdSessions::new(wire),
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
+            tenants: HashMap::new(),
             ports: BTreeMap::new(),
             underlay: None,
             free: Vec::new(),
@@ -108,7 +112,7 @@ impl Networks {
         now: Instant,
     ) -> Result<(), String> {
         let port = self.number();
-        let spec = PortSpec { name: UNDERLAY.into(), socket: None, limit: None };
+        let spec = PortSpec { name: UNDERLAY.into(), ..PortSpec::default() };
         let counters = engine.add_port(port, spec, None).map_err(|error| error.to_string())?;
         self.underlay = Some(Underlay::new(settings, port, counters, now));
         self.find_hosts();
@@ -233,6 +237,11 @@ impl Networks {
         let groups = self.tables.iter().flat_map(|tables| tables.ecmp_groups());
         let own = groups.filter(|(of, ..)| *of == network);
         own.map(|(_, name, members)| (name.to_owned(), members)).collect()
+    }
+
+    /// The number of a tenant, which keeps it.
+    pub(super) fn know_tenant(&mut self, name: &str, id: TenantId) {
+        self.tenants.insert(name.to_owned(), id);
     }
 
     /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot

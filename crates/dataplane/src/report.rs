@@ -164,6 +164,9 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
                 share: (u128::from(time) * 1_000 / u128::from(used[core].max(1))).min(1_000) as u16,
                 waited_ns: counters.waited_ns.get(),
                 limited_ns: counters.limited_ns.get(),
+                ingress_frames: counters.ingress_frames.get(),
+                ingress_dropped: counters.ingress_dropped.get(),
+                ingress_limited: counters.ingress_limited.get(),
                 iops_limit: limits.and_then(|limits| limits.requests).map(|rate| rate.rate),
             };
             status.queued += on_core.queued;
@@ -172,7 +175,11 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
             status.core_time_ns += on_core.core_time_ns;
             status.waited_ns += on_core.waited_ns;
             status.limited_ns += on_core.limited_ns;
-            if on_core.served > 0 || on_core.queued > 0 {
+            status.ingress_frames += on_core.ingress_frames;
+            status.ingress_dropped += on_core.ingress_dropped;
+            status.ingress_limited += on_core.ingress_limited;
+            let refused = on_core.ingress_dropped + on_core.ingress_limited;
+            if on_core.served > 0 || on_core.queued > 0 || refused > 0 {
                 status.cores.push(on_core);
             }
         }

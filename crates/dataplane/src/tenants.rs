@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 
-use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
+use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId, TokenBucket};
 
 use softdpu_api::{ApiError, ErrorCode};
-use softdpu_engine::Engine;
+use softdpu_engine::{Engine, RateLimit};
+use softdpu_sys::clock;
 
 use super::networks::Networks;
 use softdpu_site as config;
@@ -69,7 +70,8 @@ impl Tenants {
 
 /// What a tenant may claim of the node, and what it may not exceed, as schedulers know it.
 fn share(tenant: &config::Tenant) -> Share {
-    let config::TenantLimits { iops, iops_burst, bandwidth, bandwidth_burst, packets, packets_burst } = tenant.limits;
+    let config::TenantLimits { iops, iops_burst, bandwidth, bandwidth_burst, packets, packets_burst, .. } =
+        tenant.limits;
     let rate = |rate: Option<u64>, burst: Option<u64>| Some(Rate { rate: rate?, burst: burst.or(rate)? });
     Share {
         weight: tenant.weight,
@@ -88,11 +90,24 @@ fn share(tenant: &config::Tenant) -> Share {
     }
 }
 
+/// What wires may bring a tenant; none: as much as they do.
+fn received(limits: &config::TenantLimits) -> Option<RateLimit> {
+    let bucket = |(rate, burst)| TokenBucket::new(rate, burst, Nanos(clock::now()));
+    let (packets, bytes) = (limits.received_packet_bucket().map(bucket), limits.received_byte_bucket().map(bucket));
+    (packets.is_some() || bytes.is_some()).then(|| RateLimit::new(packets, bytes))
+}
+
 impl Tenants {
     /// Configures `tenant`, and has cores give it its share. None: there is no number left for it.
     pub(super) fn set(&mut self, tenant: &config::Tenant, engine: &mut Engine) -> Option<TenantId> {
+        let buckets = |it: &config::TenantLimits| (it.received_packet_bucket(), it.received_byte_bucket());
+        let before = self.get(&tenant.name).map(|(_, before)| buckets(&before.limits)).unwrap_or_default();
         let id = self.put(tenant)?;
         engine.configure_tenant(id, share(tenant));
+        // Other changes do not refill the buckets.
+        if buckets(&tenant.limits) != before {
+            engine.limit_ingress(id, received(&tenant.limits));
+        }
         Some(id)
     }
 
@@ -113,12 +128,13 @@ impl Tenants {
         networks: &mut Networks,
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
-        if self.set(tenant, engine).is_none() {
+        let Some(id) = self.set(tenant, engine) else {
             let message = format!(
                 "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
             );
             return Err(ApiError::new(ErrorCode::Failed, message));
-        }
+        };
+        networks.know_tenant(&tenant.name, id);
         networks.meter_tenant(&tenant.name, tenant.meter, engine).inspect_err(|_| self.forget(&tenant.name, engine))
     }
 
@@ -155,6 +171,7 @@ impl Tenants {
     fn forget(&mut self, name: &str, engine: &mut Engine) {
         if let Some(id) = self.remove(name) {
             engine.configure_tenant(id, share(&config::Tenant::called(name)));
+            engine.limit_ingress(id, None);
         }
     }
 }

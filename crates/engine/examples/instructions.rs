@@ -302,6 +302,7 @@ fn spec(guests: u32) -> Spec {
         dns: Vec::new(),
         policy: Default::default(),
         transit: false,
+        tenant: None,
     };
     let endpoint = |port: u32| {
         let host = port as u8 + 2;

@@ -39,6 +39,11 @@ impl Engine {
 }
 
 impl ByHand {
+    /// Ends turns after so many grants, as time ends those of other cores: work then waits on from round to round.
+    pub fn set_turn(&mut self, grants: u32) {
+        self.0.set_turn(grants);
+    }
+
     /// Everything once: messages, rings, grants, back ends, completions. Whether there was anything to do.
     pub fn round(&mut self) -> bool {
         self.0.round(clock::now())

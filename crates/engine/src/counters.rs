@@ -216,4 +216,10 @@ pub struct TenantCounters {
     pub waited_ns: Counter,
     /// For how long a limit held some of them, nanoseconds.
     pub limited_ns: Counter,
+    /// Frames that wires have brought for it and that went into its networks; they are in `served` as well.
+    pub ingress_frames: Counter,
+    /// Frames that wires have brought for it and that its backlog had no room for.
+    pub ingress_dropped: Counter,
+    /// Frames that wires have brought for it beyond its limit.
+    pub ingress_limited: Counter,
 }

@@ -1,6 +1,6 @@
 //! The control thread's handle on the cores.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::links::CoreLinks;
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::network::{Network, RunningReceiver};
-use crate::queue::{QueueSpec, Role, RunningQueue};
+use crate::queue::{QueueSpec, RateLimit, Role, RunningQueue};
 use crate::recorder::Recorder;
 use crate::shares::Shares;
 use crate::steering::SteeringControl;
@@ -112,6 +112,8 @@ pub struct Engine {
     notifier: Notifier,
     placed: HashMap<QueueKey, PlacedQueue>,
     shares: Shares,
+    /// Tenants that were configured once, with a queue number for what wires bring them.
+    backlogs: HashSet<TenantId>,
     fairness: Policy,
     balancer: Balancer,
     /// When loads were last measured.
@@ -193,6 +195,7 @@ impl Engine {
             inbox,
             notifier: notifier()?,
             placed: HashMap::new(),
+            backlogs: HashSet::new(),
             shares: Shares::new(matches!(config.fairness, Policy::Mtda(..) | Policy::MtdaPrinted(..))),
             fairness: config.fairness.clone().on(config.cpus.len()),
             balancer: Balancer::default(),
@@ -273,10 +276,7 @@ impl Engine {
             Some(core) => self.check(core)?,
             None => self.least_loaded(),
         };
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.numbers += 1;
-            self.numbers - 1
-        });
+        let number = self.queue_number();
         self.generation += 1;
         let key = QueueKey { number, generation: self.generation };
         let is_scheduled = !matches!(spec.role, Role::Receive(_));
@@ -430,6 +430,28 @@ impl Engine {
     pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
         self.shares.configure(tenant, share, self.cores.len());
         self.send_shares();
+        if self.backlogs.insert(tenant) {
+            let queue = QueueId { tenant, index: self.queue_number() };
+            for core in &self.cores {
+                core.mailbox.send(ToCore::Ingress(queue));
+            }
+        }
+    }
+
+    /// Limits what wires bring a configured tenant, on all cores together; None: no limit. What is beyond is dropped as
+    /// [`Policed`](softdpu_vpc::DropReason::Policed) at the port that brought it.
+    pub fn limit_ingress(&mut self, tenant: TenantId, limit: Option<RateLimit>) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::IngressLimit(tenant, limit.clone()));
+        }
+    }
+
+    /// A number that no queue has.
+    fn queue_number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.numbers += 1;
+            self.numbers - 1
+        })
     }
 
     /// How tenants share a core.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, View};
 use softdpu_ring::Position;
-use softdpu_sched::{Share, TenantId};
+use softdpu_sched::{QueueId, Share, TenantId};
 use softdpu_storage::Volume;
 use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
@@ -16,7 +16,7 @@ use crate::counters::TenantCounters;
 use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 use crate::net::{CaptureStart, EgressFrame, FunctionSwitch, Injection, Port, Receiver, Socket, SteeringItem};
-use crate::queue::RunningQueue;
+use crate::queue::{RateLimit, RunningQueue};
 
 /// A change to a running queue.
 #[derive(Debug)]
@@ -71,6 +71,10 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
+    /// A tenant's frames from wires may wait as this queue.
+    Ingress(QueueId),
+    /// What wires may bring a tenant, or without a limit.
+    IngressLimit(TenantId, Option<RateLimit>),
     /// Another configuration of the networks; the one before it goes back to the sender, to be freed there.
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port as this core is to have it, or none: it is removed.
@@ -131,6 +135,8 @@ impl ToCore {
             | ToCore::Forget(key) => Some(*key),
             ToCore::Detach(_)
             | ToCore::Tenant(..)
+            | ToCore::Ingress(_)
+            | ToCore::IngressLimit(..)
             | ToCore::Tables(..)
             | ToCore::Port(..)
             | ToCore::Socket { .. }

@@ -80,7 +80,7 @@ impl Engine {
         spec: PortSpec,
         core: Option<CoreIndex>,
     ) -> Result<Vec<Arc<PortCounters>>, EngineError> {
-        let PortSpec { name, mut socket, limit } = spec;
+        let PortSpec { name, mut socket, limit, receive_limit, tenant } = spec;
         let owner = match (&socket, core) {
             (None, _) => None,
             (Some(_), Some(core)) => Some(self.check(core)?),
@@ -96,6 +96,8 @@ impl Engine {
                 owner,
                 socket: if owner == Some(CoreIndex(index)) { socket.take() } else { None },
                 limit: limit.clone(),
+                receive_limit: receive_limit.clone(),
+                tenant,
                 patience: Patience::default(),
                 is_failure_logged: false,
             };

@@ -15,7 +15,7 @@ use softdpu_engine::{
 use softdpu_ring::{Format, Position};
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
-use softdpu_vpc::HEAD;
+use softdpu_vpc::{DropReason, HEAD};
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 const ALL: u64 = u64::MAX;
@@ -307,6 +307,36 @@ fn a_rate_limit_holds() {
     let most = 100 + (2_000.0 * start.elapsed().as_secs_f64()) as u32 + 64;
     assert!(got <= most, "{got} frames in {:?}: the limit is {most}", start.elapsed());
     assert!(start.elapsed() >= Duration::from_millis(200), "600 frames in {:?}", start.elapsed());
+}
+
+#[test]
+fn what_a_guest_receives_beyond_its_limit_is_dropped_and_no_sender_waits() {
+    const SENT: u64 = 500;
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(50)));
+    engine.set_tables(&tables());
+    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
+    let start = Instant::now();
+    b.receive_limit = Some(RateLimit::new(Some(TokenBucket::new(1, 20, Nanos(clock::now()))), None));
+    a.start(&mut engine, None);
+    let (counters, _) = b.start_counted(&mut engine);
+    b.give(128);
+    let count = |of: fn(&PortCounters) -> u64| counters.iter().map(|core| of(core)).sum::<u64>();
+    let (mut sent, mut went, mut policed) = (0, 0, 0);
+    while sent < SENT || went + policed < SENT {
+        assert!(start.elapsed() < Duration::from_secs(20), "{sent} sent, {went} received, {policed} dropped in 20 s");
+        if sent < SENT && a.send(&PLAIN, &datagram((0, 2), (1, 3), sent as u32, 64)) {
+            sent += 1;
+        }
+        (went, policed) =
+            (count(|port| port.frames_out.get()), count(|port| port.dropped_out[DropReason::Policed as usize].get()));
+    }
+    let most = 21 + start.elapsed().as_secs();
+    assert!((20..=most).contains(&went), "{went} of {SENT} frames");
+    assert_eq!(count(|port| port.held.get()), 0);
+    for mark in 0..20u32 {
+        assert_eq!(b.wait().1[42..46], mark.to_be_bytes(), "those that came first");
+    }
 }
 
 #[test]

@@ -8,18 +8,15 @@ use std::time::{Duration, Instant};
 
 use common::cores::engine;
 use common::nic::{Nic, address, datagram, endpoint, network};
+use common::tunnel::{NAME, UNDERLAY, checksum, encapsulated, end_point, neighbor, underlay};
 use softdpu_engine::{CoreIndex, Engine, Injector, PortCounters, PortSpec, SteeringMode, SteeringSpec};
 use softdpu_ring::Format;
 use softdpu_sched::Nanos;
 use softdpu_sys::clock;
-use softdpu_vpc::packet::Mac;
-use softdpu_vpc::spec::{NeighborSpec, Place, Spec, UnderlaySpec};
+use softdpu_vpc::spec::{Place, Spec};
 use softdpu_vpc::steer::{FiveTuple, Match};
 use softdpu_vpc::{DropReason, PortId, Tables};
 
-const UNDERLAY: PortId = PortId(9);
-const NAME: &str = "underlay";
-const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VNI: u32 = 1;
 /// Of another network, with guests of the same addresses.
 const OTHER: u32 = 2;
@@ -32,7 +29,6 @@ const AHEAD: u32 = 128;
 
 /// One guest here, at port 1, and one behind a tunnel; the same in another network, at port 2, which has no driver.
 fn tables() -> Arc<Tables> {
-    let end_point = |last: u8| [192, 0, 2, last].into();
     let network = |name, vni| network(name, vni, 1450);
     let spec = Spec {
         networks: vec![network("acme", VNI), network("globex", OTHER)],
@@ -42,43 +38,18 @@ fn tables() -> Arc<Tables> {
             endpoint("globex", 1, HERE, Place::Port(PortId(2))),
             endpoint("globex", 8, THERE, Place::Host(end_point(2))),
         ],
-        underlay: Some(UnderlaySpec {
-            port: UNDERLAY,
-            addresses: vec![end_point(1)],
-            mac: Mac(OWN),
-            udp_port: 4789,
-            mtu: 1500,
-            dont_fragment: true,
-        }),
-        neighbors: vec![NeighborSpec { host: end_point(2), mac: Mac([2, 0, 0, 0, 0, 2]) }],
+        underlay: Some(underlay()),
+        neighbors: vec![neighbor()],
         ..Spec::default()
     };
     Arc::new(Tables::build(&spec, None).unwrap())
-}
-
-fn checksum(header: &mut [u8]) {
-    let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// A datagram of a flow from the other host, in the tunnel; its payload is `number`.
 fn tunnelled(flow: u16, number: u32) -> Vec<u8> {
     let mut inner = datagram((8, THERE), (1, HERE), number, 64);
     inner[34..36].copy_from_slice(&(1000 + flow).to_be_bytes());
-    let length = |more: usize| ((inner.len() + more) as u16).to_be_bytes();
-    let mut ip = vec![0x45, 0];
-    ip.extend(length(20 + 8 + 8));
-    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 2, 192, 0, 2, 1]);
-    checksum(&mut ip);
-    let mut frame = [&OWN[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip].concat();
-    // All by one outer port: nothing but what is inside tells flows apart.
-    frame.extend([0xc0, 1, 0x12, 0xb5]);
-    frame.extend(length(8 + 8));
-    frame.extend([0, 0, 8, 0, 0, 0]);
-    frame.extend((VNI << 8).to_be_bytes());
-    frame.extend(inner);
-    frame
+    encapsulated(VNI, &inner)
 }
 
 /// The frame in a tunnel of the other network.
@@ -130,7 +101,7 @@ impl Scene {
     fn new(sleeps: Option<Duration>) -> Scene {
         let mut engine = engine(sleeps);
         assert!(engine.set_tables(&tables()).wait(Duration::from_secs(10)), "cores do not answer");
-        let spec = PortSpec { name: NAME.into(), socket: None, limit: None };
+        let spec = PortSpec { name: NAME.into(), ..PortSpec::default() };
         let underlay = engine.add_port(UNDERLAY, spec, None).unwrap();
         // Before there are queues: it is the first core that frames come in by.
         let way_in = engine.injector(UNDERLAY, NAME).unwrap();

@@ -112,6 +112,8 @@ pub enum WorkKind {
     Requests,
     /// Packets of an interface.
     Packets,
+    /// Packets that a wire brings. No limit holds them: they are here already.
+    Received,
 }
 
 /// Where a queue stands in its tenant's tree.

@@ -105,11 +105,13 @@ fn claims(tenant: &Tenant) -> String {
     if !tenant.guarantee.is_zero() {
         text.push_str(&format!(", {} guaranteed", tenant.guarantee));
     }
-    let TenantLimits { iops, bandwidth, packets, .. } = tenant.limits;
+    let TenantLimits { iops, bandwidth, packets, received_bandwidth, received_packets, .. } = tenant.limits;
     let limits = [
         iops.map(|rate| format!(", at most {rate} requests/s")),
         bandwidth.map(|rate| format!(", at most {rate}")),
         packets.map(|rate| format!(", at most {rate} packets/s")),
+        received_bandwidth.map(|rate| format!(", at most {rate} from wires")),
+        received_packets.map(|rate| format!(", at most {rate} packets/s from wires")),
     ];
     limits.into_iter().flatten().for_each(|limit| text.push_str(&limit));
     text

@@ -80,6 +80,18 @@ pub struct TenantLimits {
     /// How many may come at once; there where `packets` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_burst: Option<u64>,
+    /// Bytes of packets that wires bring, a second; unlimited where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bandwidth: Option<BytesPerSecond>,
+    /// How many may come at once; there where `received_bandwidth` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bandwidth_burst: Option<Bytes>,
+    /// Packets that wires bring, a second; unlimited where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_packets: Option<u64>,
+    /// How many may come at once; there where `received_packets` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_packets_burst: Option<u64>,
 }
 
 /// The parameters of `tenant.set`: what is to be different. Limits are replaced as a whole.
@@ -140,6 +152,17 @@ impl TenantChange {
 }
 
 impl TenantLimits {
+    /// Packets a second that wires bring, and how many at once, where they are limited.
+    pub fn received_packet_bucket(&self) -> Option<(u64, u64)> {
+        self.received_packets.zip(self.received_packets_burst)
+    }
+
+    /// Bytes a second that wires bring, and how many at once, where they are limited.
+    pub fn received_byte_bucket(&self) -> Option<(u64, u64)> {
+        let (rate, burst) = self.received_bandwidth.zip(self.received_bandwidth_burst)?;
+        Some((rate.0, burst.0))
+    }
+
     /// Whether nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == TenantLimits::default()
@@ -194,25 +217,42 @@ pub(super) fn change(reader: &Reader<'_>) -> TenantChange {
 fn limits(reader: &Reader<'_>) -> TenantLimits {
     let units = |key| reader.integer(key, 1..=MOST_UNITS).map(u64::from);
     let burst = |rate: u64, least: u64| (rate / BURSTS_PER_SECOND).max(least);
-    let (iops, packets) = (units("iops"), units("packets"));
-    let bandwidth: Option<BytesPerSecond> = reader.parsed("bandwidth", "a rate with a unit such as \"2 GiB/s\"");
-    let bandwidth_burst: Option<Bytes> = reader.parsed("bandwidth-burst", "a size with a unit such as \"64 MiB\"");
+    let counted = |key, burst_key| {
+        let rate = units(key);
+        (rate, units(burst_key).or_else(|| rate.map(|rate| burst(rate, SMALLEST_BURST))))
+    };
+    let bytes = |key, burst_key| {
+        let rate: Option<BytesPerSecond> = reader.parsed(key, "a rate with a unit such as \"2 GiB/s\"");
+        let written: Option<Bytes> = reader.parsed(burst_key, "a size with a unit such as \"64 MiB\"");
+        if rate == Some(BytesPerSecond(0))
+            && let Some(value) = reader.value(key)
+        {
+            reader.report(reader.wrong(key, value, "more than nothing"));
+        }
+        (rate, written.or_else(|| rate.map(|rate| Bytes(burst(rate.0, SMALLEST_BYTE_BURST)))))
+    };
+    let (iops, iops_burst) = counted("iops", "iops-burst");
+    let (bandwidth, bandwidth_burst) = bytes("bandwidth", "bandwidth-burst");
+    let (packets, packets_burst) = counted("packets", "packets-burst");
+    let (received_bandwidth, received_bandwidth_burst) = bytes("received-bandwidth", "received-bandwidth-burst");
+    let (received_packets, received_packets_burst) = counted("received-packets", "received-packets-burst");
     let limits = TenantLimits {
         iops,
-        iops_burst: units("iops-burst").or_else(|| iops.map(|rate| burst(rate, SMALLEST_BURST))),
+        iops_burst,
         bandwidth,
-        bandwidth_burst: bandwidth_burst.or_else(|| bandwidth.map(|rate| Bytes(burst(rate.0, SMALLEST_BYTE_BURST)))),
+        bandwidth_burst,
         packets,
-        packets_burst: units("packets-burst").or_else(|| packets.map(|rate| burst(rate, SMALLEST_BURST))),
+        packets_burst,
+        received_bandwidth,
+        received_bandwidth_burst,
+        received_packets,
+        received_packets_burst,
     };
-    if bandwidth == Some(BytesPerSecond(0))
-        && let Some(value) = reader.value("bandwidth")
-    {
-        reader.report(reader.wrong("bandwidth", value, "more than nothing"));
-    }
     burst_needs_rate(reader, "iops-burst", "iops", "iops = 50_000");
     burst_needs_rate(reader, "bandwidth-burst", "bandwidth", "bandwidth = \"2 GiB/s\"");
     burst_needs_rate(reader, "packets-burst", "packets", "packets = 1_000_000");
+    burst_needs_rate(reader, "received-bandwidth-burst", "received-bandwidth", "received-bandwidth = \"2 GiB/s\"");
+    burst_needs_rate(reader, "received-packets-burst", "received-packets", "received-packets = 1_000_000");
     limits
 }
 

@@ -125,7 +125,7 @@ name   = "acme"
 weight = 1_000
 class  = "background"
 guarantee = "12.5 %"
-limits = { iops = 50_000, bandwidth = "2 GiB/s", bandwidth-burst = "1 MiB", packets = 100 }
+limits = { iops = 50_000, bandwidth = "2 GiB/s", bandwidth-burst = "1 MiB", packets = 100, received-packets = 9_000, received-bandwidth = "1 GiB/s" }
 meter  = { algorithm = "rfc4115", committed = "80 Mbit/s", excess = "8 kbit/s", excess-burst = "3 KiB" }
 
 [[volume]]
@@ -176,6 +176,10 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
         bandwidth_burst: Some(Bytes(1 << 20)),
         packets: Some(100),
         packets_burst: Some(64),
+        received_bandwidth: Some(BytesPerSecond(1 << 30)),
+        received_bandwidth_burst: Some(Bytes((1 << 30) / 10)),
+        received_packets: Some(9_000),
+        received_packets_burst: Some(900),
     };
     assert_eq!(site.tenants[0].limits, limits);
     assert_eq!(

@@ -304,6 +304,18 @@ pub struct DeviceAdd {
     /// How many bytes of it may come at once, such as "256 KiB"
     #[arg(long, value_name = "SIZE", requires = "rate_bandwidth")]
     pub rate_bandwidth_burst: Option<String>,
+    /// Limit: packets a second that the interface receives
+    #[arg(long, value_name = "PACKETS", requires = "network")]
+    pub receive_rate_packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, value_name = "PACKETS", requires = "receive_rate_packets")]
+    pub receive_rate_packets_burst: Option<u64>,
+    /// Limit: what the interface receives, such as "1 Gbit/s"
+    #[arg(long, value_name = "RATE", requires = "network")]
+    pub receive_rate_bandwidth: Option<String>,
+    /// How many bytes of it may come at once, such as "256 KiB"
+    #[arg(long, value_name = "SIZE", requires = "receive_rate_bandwidth")]
+    pub receive_rate_bandwidth_burst: Option<String>,
     #[command(flatten)]
     pub meter: MeterOptions,
     /// Let the interface send as others: a router, a NAT appliance
@@ -426,7 +438,7 @@ pub enum TenantCommand {
 /// `softdpu tenant set`: the keys of `[[tenant]]`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(
-    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "no_limits", "committed", "no_meter"]
+    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "received_bandwidth", "received_packets", "no_limits", "committed", "no_meter"]
 ))]
 pub struct TenantSet {
     /// The tenant
@@ -480,6 +492,18 @@ pub struct ShareOptions {
     /// How many of them may come at once
     #[arg(long, requires = "packets", value_name = "PACKETS")]
     pub packets_burst: Option<u64>,
+    /// Limit: bytes a second that the underlay and TAPs bring, such as "2 GiB/s"
+    #[arg(long, value_name = "RATE")]
+    pub received_bandwidth: Option<String>,
+    /// How many of them may come at once, such as "64 MiB"
+    #[arg(long, requires = "received_bandwidth", value_name = "SIZE")]
+    pub received_bandwidth_burst: Option<String>,
+    /// Limit: packets a second that the underlay and TAPs bring
+    #[arg(long, value_name = "PACKETS")]
+    pub received_packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, requires = "received_packets", value_name = "PACKETS")]
+    pub received_packets_burst: Option<u64>,
     #[command(flatten)]
     pub meter: MeterOptions,
 }

@@ -191,6 +191,10 @@ fn limits(options: &ShareOptions) -> Value {
         ("bandwidth-burst", json!(options.bandwidth_burst)),
         ("packets", json!(options.packets)),
         ("packets-burst", json!(options.packets_burst)),
+        ("received-bandwidth", json!(options.received_bandwidth)),
+        ("received-bandwidth-burst", json!(options.received_bandwidth_burst)),
+        ("received-packets", json!(options.received_packets)),
+        ("received-packets-burst", json!(options.received_packets_burst)),
     ])
 }
 

@@ -349,14 +349,25 @@ pub fn loaded(result: &LoadResult) -> String {
 }
 
 /// The keys that guests' interfaces and TAPs have in common.
-pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 10] {
-    let rate = object([
-        ("packets", json!(options.rate_packets)),
-        ("packets-burst", json!(options.rate_packets_burst)),
-        ("bandwidth", json!(options.rate_bandwidth)),
-        ("bandwidth-burst", json!(options.rate_bandwidth_burst)),
-    ]);
-    let is_limited = rate.as_object().is_some_and(|rate| !rate.is_empty());
+pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 11] {
+    let rate = |packets: [Option<u64>; 2], bandwidth: [&Option<String>; 2]| {
+        let rate = object([
+            ("packets", json!(packets[0])),
+            ("packets-burst", json!(packets[1])),
+            ("bandwidth", json!(bandwidth[0])),
+            ("bandwidth-burst", json!(bandwidth[1])),
+        ]);
+        let is_limited = rate.as_object().is_some_and(|rate| !rate.is_empty());
+        if is_limited { rate } else { Value::Null }
+    };
+    let sent = rate(
+        [options.rate_packets, options.rate_packets_burst],
+        [&options.rate_bandwidth, &options.rate_bandwidth_burst],
+    );
+    let received = rate(
+        [options.receive_rate_packets, options.receive_rate_packets_burst],
+        [&options.receive_rate_bandwidth, &options.receive_rate_bandwidth_burst],
+    );
     [
         ("network", json!(options.network)),
         ("address", json!(options.address)),
@@ -365,7 +376,8 @@ pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 10] {
         ("security-groups", json!(options.security_group)),
         ("acl", json!(options.acl)),
         ("functions", json!(options.functions)),
-        ("rate", if is_limited { rate } else { Value::Null }),
+        ("rate", sent),
+        ("receive-rate", received),
         ("meter", json!(meter(&options.meter))),
         ("spoof-check", json!(options.no_spoof_check.then_some(false))),
     ]

@@ -18,6 +18,7 @@ pub mod net;
 pub mod netlink;
 pub mod notify;
 pub mod pages;
+pub mod peer;
 pub mod port;
 pub mod prefetch;
 pub mod reaper;

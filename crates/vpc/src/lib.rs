@@ -26,6 +26,7 @@
 //!   vpc             one core: the tiers over a batch of frames
 //!   trace           which frames are watched, and the steps they take
 //!   steer           on which core packets from tunnels are worked on
+//!   ingress         the tenants that packets from the underlay belong to
 //!   software        software tier: whole frames
 //!   switch          switch tier, before and after the flow tier
 //!   flow            flow tier: exact matches
@@ -50,6 +51,7 @@ pub mod exact;
 mod flow;
 mod hash;
 pub mod id;
+mod ingress;
 pub mod nat;
 pub mod packet;
 mod paths;
@@ -68,6 +70,7 @@ mod vpc;
 
 pub use flow::{FlowCounters, HeavyFlow};
 pub use id::PortId;
+pub use ingress::IngressOwner;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
 pub use paths::{Datapath, Destination, Paths};
 pub use service::{Probe, ProbeService, through_tunnel};

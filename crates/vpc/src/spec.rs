@@ -7,7 +7,7 @@ mod routing;
 use std::net::IpAddr;
 
 pub use softdpu_lpm::{Prefix, PrefixError};
-pub use softdpu_sched::{Measure, Rate};
+pub use softdpu_sched::{Measure, Rate, TenantId};
 
 use crate::id::PortId;
 use crate::packet::Mac;
@@ -90,6 +90,9 @@ pub struct NetworkSpec {
     pub policy: PolicySpec,
     /// What comes from one node may go on to another: this node is a gateway between them.
     pub transit: bool,
+    /// The tenant that all of it belongs to, and that is charged for what its tunnels bring; None: that depends on the
+    /// endpoint.
+    pub tenant: Option<TenantId>,
 }
 
 impl NetworkSpec {
@@ -104,6 +107,7 @@ impl NetworkSpec {
             dns: Vec::new(),
             policy: PolicySpec::default(),
             transit: false,
+            tenant: None,
         }
     }
 }

@@ -121,6 +121,8 @@ reasons! {
     NoBuffer = "no-buffer",
     /// The core that it was steered to has as much waiting as it may.
     CoreFull = "core-full",
+    /// The tenant that it is for has as much waiting on the core as it may of what wires bring.
+    IngressFull = "ingress-full",
     /// The destination's driver is not there, or its queues are not enabled.
     PortDown = "port-down",
     /// The kernel did not take it.

@@ -20,6 +20,7 @@ use services::PortServices;
 
 use crate::flow::{self, Candidate, FlowCounters, FlowIndex, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::id::PortId;
+use crate::ingress::{self, IngressOwner};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::policy::meter::Colours;
 use crate::software;
@@ -175,6 +176,11 @@ impl Vpc {
     /// appended to `seen`, one for each; None for those that stay where they were read in any case.
     pub fn steering_keys(&self, packets: &[Packet], seen: &mut Vec<Option<SteeringKey>>) {
         steer::keys(&self.tables, packets, seen);
+    }
+
+    /// The owners of `packets` that came by the underlay's port, as they came: appended to `owners`, one for each.
+    pub fn ingress_owners(&self, packets: &[Packet], owners: &mut Vec<IngressOwner>) {
+        ingress::owners(&self.tables, packets, owners);
     }
 
     /// What it has counted.

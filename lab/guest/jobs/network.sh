@@ -13,7 +13,7 @@
 #   pairs COUNT            the driver uses so many queue pairs of its interface
 #   serve                  a web server with /file, /name and /cgi-bin/stream?N (the file N times in a row), and iperf3's
 #   mirror                 sends back whatever comes over a connection to port 7
-#   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
+#   iperf ADDRESS AMOUNT [OPTION...]       TCP to the server for so many seconds, or so many bytes (`4M`); `-R`: from it
 #   account                what went through all interfaces so far, interrupts of virtio devices, and the processor's time (1/100 s)
 #   fetch ADDRESS PATH     an HTTP transfer over one connection, and its checksum; reports `progress` when it is under way
 #   daemon                 starts the softdpu that is in the guest, with /site.toml; reports as `underlay`
@@ -111,9 +111,13 @@ listens() { grep -q ":$1 .* 0A " /proc/net/tcp /proc/net/tcp6; }
 mirror() { busybox nc -ll -p 7 -e busybox cat & until_true listens 0007; }
 
 iperf() {
-    server=$1 seconds=$2
+    server=$1 amount=$2
     shift 2
-    iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 20000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
+    case $amount in
+    *[KMG]) length=-n ;;
+    *) length=-t ;;
+    esac
+    iperf3 -c "$server" "$length" "$amount" -f m --connect-timeout 20000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
     # Of several connections the last line is the sum.
     detail "mbits=$(awk '$NF == "receiver" { mbits = int($(NF - 2)) } END { print mbits }' /tmp/iperf)" \
         "retransmits=$(awk '$NF == "sender" { sent = $(NF - 1) } END { print sent }' /tmp/iperf)"

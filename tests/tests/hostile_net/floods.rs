@@ -14,25 +14,23 @@ use std::time::Duration;
 
 use softdpu_device::net::abi::header::{F_NEEDS_CSUM, GSO_TCPV4, SIZE as HEADER};
 use softdpu_ring::driver::Piece;
-use softdpu_tests::{Context, Failure, wait_until};
+use softdpu_tests::{Context, Failure, Interval, wait_until};
 
 use crate::SOON;
 use crate::nic::{Nic, OFFLOADS, Settings, Side};
 use crate::packets::*;
-use crate::pair::Pair;
+use crate::pair::{Pair, run_as_guest};
 use crate::scene::Scene;
 
 /// Of the frames that the pair gets without a flood, those that it has to get with it.
-pub const LEAST_RATIO: f64 = 0.9;
+const LEAST_RATIO: f64 = 0.9;
 /// Of what it reaches alone, what the pair asks for.
 const SHARE: u64 = 8;
 /// Frames a second that a pair needs to make: less would say nothing.
 const LEAST_PACE: u64 = 1_000;
-/// Periods with and without the flood, each.
-const PERIODS: usize = 5;
-/// How often a flood is played, before the pair has lost too much to it: the machine may be busy with something else.
-const TRIES: usize = 4;
-const PERIOD: Duration = Duration::from_millis(200);
+/// Pairs of a period without the flood and one with it.
+const PERIODS: usize = 15;
+const PERIOD: Duration = Duration::from_millis(80);
 /// Frames of a flood that are on their way at once.
 const CHAINS: u16 = 1000;
 /// With room for them.
@@ -68,9 +66,8 @@ struct Storm {
 const LEAST_BREAKS: u64 = 20;
 
 pub struct Seen {
-    pub ratio: f64,
-    quiet: f64,
-    flooded: f64,
+    /// What the pair gets beside the flood over what it gets without: of pairs of periods.
+    ratio: Interval,
     /// Frames that the flood got rid of, or kicks.
     sent: u64,
     /// Kicks a millisecond, of a flood of nothing else.
@@ -80,10 +77,17 @@ pub struct Seen {
     core: Duration,
 }
 
+impl Seen {
+    /// Whether the pair gets what it has to, by the whole interval.
+    pub fn is_enough(&self) -> bool {
+        self.ratio.least() >= LEAST_RATIO
+    }
+}
+
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { ratio, quiet, flooded, sent, kicks, dropped, core } = self;
-        write!(f, "{:5.1} % ({flooded:.0} of {quiet:.0} frames/s) beside {sent}", ratio * 100.0)?;
+        let Seen { ratio, sent, kicks, dropped, core } = self;
+        write!(f, "{ratio} of its frames beside {sent}")?;
         write!(f, " that took {:.0} ms", core.as_secs_f64() * 1e3)?;
         if let Some(kicks) = kicks {
             write!(f, ", {kicks} kicks/ms")?;
@@ -106,18 +110,6 @@ pub fn find_pace(pair: &Pair) -> Result<u64, Failure> {
     Ok(pace)
 }
 
-/// Plays something until the pair gets what it has to. What the last try showed.
-pub fn tried(mut play: impl FnMut() -> Result<Seen, Failure>) -> Result<Seen, Failure> {
-    for _ in 1..TRIES {
-        match play() {
-            Ok(seen) if seen.ratio >= LEAST_RATIO => return Ok(seen),
-            Ok(seen) => eprintln!("again  {seen}"),
-            Err(error) => eprintln!("again  {error}"),
-        }
-    }
-    play()
-}
-
 /// Plays a flood and measures.
 pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen, Failure> {
     pair.set_pace(pace / flood.less);
@@ -127,7 +119,7 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     let (before, core) = (scene.counts()?, scene.core_time()?);
     let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (sent, left) = (AtomicU64::new(0), AtomicUsize::new(0));
-    let (quiet, flooded) = std::thread::scope(|scope| {
+    let ratio = std::thread::scope(|scope| {
         let flooder = scope
             .spawn(|| pour(&mut nic, &(flood.frames)(), &Valve { on: &on, over: &over, sent: &sent, left: &left }));
         let measured = in_turn(pair, &on, || {
@@ -150,7 +142,7 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     let core = scene.core_time()? - core;
     nic.probe().context(flood.name)?;
     let kicks = flood.is_kicks().then(|| sent / (PERIODS as u64 * (PERIOD + PERIOD / 10).as_millis() as u64));
-    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, kicks, dropped, core })
+    Ok(Seen { ratio, sent, kicks, dropped, core })
 }
 
 impl Flood {
@@ -161,7 +153,7 @@ impl Flood {
 
 /// Plays the storms and measures each.
 pub fn play_storms(scene: &Scene, pair: &Pair, pace: u64) -> Result<Vec<(&'static str, Seen)>, Failure> {
-    let play = |storm: Storm| Ok((storm.name, tried(|| play_storm(scene, pair, pace, &storm))?));
+    let play = |storm: Storm| Ok((storm.name, play_storm(scene, pair, pace, &storm)?));
     storms().into_iter().map(play).collect()
 }
 
@@ -169,9 +161,9 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
     pair.set_pace(pace);
     let core = scene.core_time()?;
     let (on, over, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-    let (quiet, flooded) = std::thread::scope(|scope| {
+    let ratio = std::thread::scope(|scope| {
         let breaker = scope.spawn(|| {
-            rustix::process::nice(NICE).context("nice")?;
+            run_as_guest(NICE)?;
             while !over.load(Relaxed) {
                 if !on.load(Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -200,7 +192,7 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
     drop(nic);
     scene.connect(Settings::PLAIN)?.probe().context(storm.name)?;
     let core = scene.core_time()? - core;
-    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, kicks: None, dropped: None, core })
+    Ok(Seen { ratio, sent, kicks: None, dropped: None, core })
 }
 
 fn storms() -> Vec<Storm> {
@@ -227,20 +219,19 @@ fn storms() -> Vec<Storm> {
     ]
 }
 
-/// What the pair gets, frames a second, while `on` is off and while it is on, in turn. Off begins when all is
-/// `settled`.
-fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<(f64, f64), Failure> {
-    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
+/// What the pair gets while `on` is on over what it gets while it is off, in turn. Off begins when all is `settled`.
+fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<Interval, Failure> {
+    let mut ratios = Vec::new();
     for _ in 0..PERIODS {
         on.store(false, Relaxed);
         settled()?;
         std::thread::sleep(PERIOD / 10);
-        quiet.push(pair.rate(PERIOD)?);
+        let quiet = pair.rate(PERIOD)?;
         on.store(true, Relaxed);
         std::thread::sleep(PERIOD / 10);
-        flooded.push(pair.rate(PERIOD)?);
+        ratios.push(pair.rate(PERIOD)? / quiet.max(1.0));
     }
-    Ok((median(&mut quiet), median(&mut flooded)))
+    Interval::new(ratios)
 }
 
 /// What opens and closes a flood, and what is seen of it.
@@ -255,8 +246,7 @@ struct Valve<'a> {
 
 /// Sends frames, or kicks, as fast as they go, while the valve is open.
 fn pour(nic: &mut Nic, frames: &[Vec<u8>], valve: &Valve<'_>) -> Result<(), Failure> {
-    // Of this thread alone.
-    rustix::process::nice(NICE).context("nice")?;
+    run_as_guest(NICE)?;
     let placed = frames.iter().map(|frame| Ok(Piece::readable(nic.place(frame)?, frame.len() as u32)));
     let placed = placed.collect::<Result<Vec<_>, Failure>>()?;
     let chains = if frames.is_empty() { 0 } else { usize::from(CHAINS) };

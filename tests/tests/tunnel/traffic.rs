@@ -7,7 +7,7 @@ use softdpu_tests::netns::run;
 use softdpu_tests::{Capture, Context, Failure, Host, Site, Wire, skip, wait_until};
 use softdpu_transport::vhost_user::Message;
 
-use super::common::{TRIES, WAIT, against_the_kernel, against_the_kernel_with, iperf, site, softdpu, v4};
+use super::common::{WAIT, against_the_kernel, against_the_kernel_with, iperf, site, softdpu, v4};
 
 const WIRE: Wire = Wire::ETHERNET;
 
@@ -247,22 +247,17 @@ fn datagrams_that_stand_for_many_are_cut_up_for_the_tunnel() {
 fn a_taps_rate_drops_what_is_above_it() {
     let limited = |a: &Host| site(a, &WIRE, &[0], ", rate = { packets = 1000, packets-burst = 100 }");
     against_the_kernel_with("tunnel-rate", &WIRE, limited, |lab, daemon, [a, b]| {
-        let mut seen = Vec::new();
-        for _ in 0..TRIES {
-            let (start, before) = (Instant::now(), daemon.port("port")?);
-            // 5,000 datagrams a second for 3 s; iperf3 tells how much of it arrived.
-            let received = iperf(lab, a, b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
-            let (after, took) = (daemon.port("port")?, start.elapsed().as_secs_f64());
-            let came = after.count("frames_in") - before.count("frames_in");
-            let policed = after.dropped_in("policed") - before.dropped_in("policed");
-            // Never more; and as much where no process was held up: 8 Mbit/s pass.
-            assert!((came as f64) < 100.0 + 1000.0 * took, "{came} frames came in within {took:.1} s");
-            if came > 2000 && policed > 2000 && (4e6..12e6).contains(&received) {
-                return Ok(());
-            }
-            seen.push((came, policed, received));
-        }
-        Err(Failure::new(format!("frames that came in, that were dropped, bits per second that arrived: {seen:?}")))
+        let (start, before) = (Instant::now(), daemon.port("port")?);
+        // 5,000 datagrams a second for 3 s; iperf3 tells how much of it arrived.
+        let received = iperf(lab, a, b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
+        let (after, took) = (daemon.port("port")?, start.elapsed().as_secs_f64());
+        let came = after.count("frames_in") - before.count("frames_in");
+        let policed = after.dropped_in("policed") - before.dropped_in("policed");
+        // Never more; and all that did not come in was counted. A sender that is held up for a while sends less.
+        assert!((came as f64) < 100.0 + 1000.0 * took, "{came} frames came in within {took:.1} s");
+        assert!(came > 1000 && policed > 1000, "{came} frames came in, {policed} were dropped");
+        assert!(received < 8e6 * 1.3, "{received:.0} bit/s arrived of 8 Mbit/s");
+        Ok(())
     });
 }
 

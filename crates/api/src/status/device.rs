@@ -66,7 +66,7 @@ pub enum DeviceState {
 /// The process behind a front end's socket when it connected (SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Process id.
+    /// Process id; 0 where the process is in a PID namespace that is not visible from softdpu's.
     pub pid: i32,
     /// User id.
     pub uid: u32,

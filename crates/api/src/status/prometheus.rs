@@ -435,7 +435,7 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {
-    let gauges: [Metric<super::TenantStatus>; 8] = [
+    let gauges: [Metric<super::TenantStatus>; 11] = [
         ("tenant_weight", "The tenant's share.", |tenant| f64::from(tenant.weight)),
         ("tenant_queued", "Requests that wait for a core.", |tenant| tenant.queued as f64),
         ("tenant_served_total", "Requests that were served.", |tenant| tenant.served as f64),
@@ -449,6 +449,15 @@ fn tenants(out: &mut Exposition, status: &NodeStatus) {
         }),
         ("tenant_limited_seconds_total", "For how long limits held requests of the tenant.", |tenant| {
             seconds(tenant.limited_ns)
+        }),
+        ("tenant_ingress_frames_total", "Frames that wires brought for the tenant and that went on.", |tenant| {
+            tenant.ingress_frames as f64
+        }),
+        ("tenant_ingress_dropped_total", "Frames from wires that the tenant had no room for.", |tenant| {
+            tenant.ingress_dropped as f64
+        }),
+        ("tenant_ingress_limited_total", "Frames from wires beyond the tenant's limit of them.", |tenant| {
+            tenant.ingress_limited as f64
         }),
     ];
     for (name, help, value) in gauges {

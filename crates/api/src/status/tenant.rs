@@ -34,6 +34,15 @@ pub struct TenantStatus {
     /// For how long a limit held some of them, on all cores together, in nanoseconds.
     #[serde(default)]
     pub limited_ns: u64,
+    /// Frames that the underlay and TAPs brought for it and that went on; they are served as well.
+    #[serde(default)]
+    pub ingress_frames: u64,
+    /// Such frames that were dropped, as 256 of them waited for a core.
+    #[serde(default)]
+    pub ingress_dropped: u64,
+    /// Such frames that were dropped, as they were beyond the tenant's limit of what wires bring it.
+    #[serde(default)]
+    pub ingress_limited: u64,
     /// Core by core, where it ever had work.
     #[serde(default)]
     pub cores: Vec<TenantOnCore>,
@@ -72,6 +81,15 @@ pub struct TenantOnCore {
     pub waited_ns: u64,
     /// For how long a limit held some of them, in nanoseconds.
     pub limited_ns: u64,
+    /// Frames that the underlay and TAPs brought for it and that went on; they are served as well.
+    #[serde(default)]
+    pub ingress_frames: u64,
+    /// Such frames that were dropped, as 256 of them waited.
+    #[serde(default)]
+    pub ingress_dropped: u64,
+    /// Such frames that were dropped, as they were beyond the tenant's limit of what wires bring it.
+    #[serde(default)]
+    pub ingress_limited: u64,
     /// The part of its limit of requests that this core has, a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops_limit: Option<u64>,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
+use softdpu_sched::TenantId;
 use softdpu_vpc::PortId;
 
 use super::super::functions::Functions;
@@ -41,11 +42,12 @@ impl Networks {
     pub(crate) fn add(
         &mut self,
         device: &config::Device,
-        settings: &NetworkPort,
+        (settings, tenant): (&NetworkPort, TenantId),
         functions: &mut Functions,
         wire: &Wire,
         engine: &mut Engine,
     ) -> Result<Option<Nic>, String> {
+        self.know_tenant(&device.tenant, tenant);
         let mtu = self.mtu(&settings.network).ok_or_else(|| format!("there is no network '{}'", settings.network))?;
         match &device.kind {
             DeviceKind::VirtioBlk(_) => Ok(None),
@@ -89,6 +91,7 @@ impl Networks {
     ) -> Result<PortId, String> {
         let is_tap = matches!(device.kind, DeviceKind::Tap(_));
         let (device, tenant) = (device.name.as_str(), device.tenant.clone());
+        let owner = self.tenants.get(&tenant).copied();
         let id = self.number();
         // Before its first frame.
         let attached = functions.attach(engine, id, self.vni(&settings.network), &settings.functions);
@@ -96,8 +99,9 @@ impl Networks {
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
         let limit = settings.rate.as_ref().filter(|_| is_tap).and_then(nic::limit);
-        let counters =
-            engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
+        let receive_limit = settings.receive_rate.as_ref().and_then(nic::limit);
+        let spec = PortSpec { name, socket, limit, receive_limit, tenant: owner };
+        let counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });
         if self.waits {
             return Ok(id);

@@ -126,6 +126,7 @@ impl Networks {
             dns: network.dns.clone(),
             policy: policy::spec(network)?,
             transit: network.transit,
+            tenant: network.tenant.as_ref().and_then(|name| self.tenants.get(name)).copied(),
         })
     }
 }

@@ -1,12 +1,16 @@
 //! Grants: running them, charging them, and preempting them; and the work that is deferred beside them.
 
 use softdpu_ring::Chain;
-use softdpu_sched::{Cost, Dispatch, Grant, Nanos, PreemptReason, PreemptionTick, TenantId, TenantScheduler, Work};
+use softdpu_sched::{
+    Cost, Dispatch, Grant, Nanos, Placement, PreemptReason, PreemptionTick, QueueId, TenantId, TenantScheduler, Work,
+    WorkKind,
+};
 use softdpu_storage::Attachment;
 use softdpu_sys::clock;
 
 use super::{Core, Intake};
 use crate::ids::QueueKey;
+use crate::net::IngressBill;
 use crate::queue::{BURST, Backpressure, Loan, Role, RunningQueue, Transmit};
 
 /// What a unit is charged where nothing is to depend on time, nanoseconds.
@@ -18,6 +22,9 @@ const CLOCK_READINGS: usize = 8;
 
 /// A grant of frames that has taken this long ends with the burst, nanoseconds.
 const LONG_NS: u64 = 50_000;
+
+/// The device that a tenant's backlog of frames from wires counts as: none that the engine numbers.
+const BACKLOG_DEVICE: u32 = u32::MAX;
 
 /// Frames of a burst where work may arrive that does not wait for a whole one.
 const SMALL_BURST: usize = 8;
@@ -31,12 +38,22 @@ impl<S: TenantScheduler> Core<S> {
         let polled = started.saturating_sub(round).saturating_sub(intake.charged);
         self.work.dispatcher.begin_turn(Nanos(started), Nanos(polled));
         let (mut now, mut any) = (started, false);
+        self.work.forget_granted();
+        let mut left = self.turn_grants;
+        if left == 0 {
+            return true;
+        }
         loop {
             match self.work.dispatcher.next(Nanos(now), self.work.channels.total() > 0) {
                 Dispatch::Run(grant) => {
+                    self.work.granted_to(grant.queue.tenant);
                     now = self.run_grant(grant, now);
                     self.accounting.counters.grants.add(1);
                     any = true;
+                    left -= 1;
+                    if left == 0 {
+                        return true;
+                    }
                 }
                 Dispatch::PollUrgent => {
                     let mut place = 0;
@@ -56,7 +73,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Runs a grant that was given at `started`, and charges it. Returns the time now.
     fn run_grant(&mut self, grant: Grant, started: u64) -> u64 {
         let number = grant.queue.index;
-        let Some(queue) = self.queues.get_mut(number) else { return started };
+        let Some(queue) = self.queues.get_mut(number) else { return self.run_backlog(grant, started) };
         self.work.channels.update(grant.queue.tenant, Nanos(started));
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
@@ -82,7 +99,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Charges a grant that began at `started`: its `cost`, and the core's time. Returns the time now.
     fn charge(&mut self, grant: Grant, started: u64, cost: Cost) -> u64 {
         let ended = clock::now();
-        let Core { work, queues, accounting, .. } = self;
+        let Core { work, queues, accounting, frames, .. } = self;
         let is_timed = work.dispatcher.is_timed();
         let mut took = match is_timed {
             true => accounting.cpu_time(started, ended),
@@ -94,8 +111,8 @@ impl<S: TenantScheduler> Core<S> {
         }
         let cost = Cost { time: Nanos(took), ..cost };
         work.dispatcher.charge(Nanos(ended), cost, |left| {
-            let waiting = queues.get(number).map_or(&[][..], |queue| &queue.waiting[..]);
-            let rest = &waiting[..waiting.len().min(left as usize)];
+            let Some(queue) = queues.get(number) else { return frames.backlog_work(grant.queue.tenant, left as usize) };
+            let rest = &queue.waiting[..queue.waiting.len().min(left as usize)];
             Work { units: rest.len() as u32, bytes: rest.iter().map(|chain| chain.buffer.len()).sum() }
         });
         if let Some(tenant) = accounting.tenant(grant.queue.tenant) {
@@ -107,6 +124,86 @@ impl<S: TenantScheduler> Core<S> {
             queue.spec.counters.core_ns.add(cost.time.0);
         }
         ended
+    }
+
+    /// Runs a grant of frames that a wire has brought, which wait in their tenant's backlog. Returns the time now.
+    #[inline(never)]
+    fn run_backlog(&mut self, grant: Grant, started: u64) -> u64 {
+        let (number, tenant) = (grant.queue.index, grant.queue.tenant);
+        if !self.frames.is_backlog(grant.queue) {
+            return started;
+        }
+        self.work.channels.update(tenant, Nanos(started));
+        let (units, most) = (grant.units as usize, if self.work.has_urgent() { SMALL_BURST } else { BURST });
+        let mut tick = self.work.dispatcher.tick(Nanos(started));
+        let mut cost = Cost::default();
+        while (cost.units as usize) < units {
+            if cost.units > 0 && self.is_burst_last(number, &mut tick, started) {
+                break;
+            }
+            let burst = most.min(units - cost.units as usize);
+            let ran = self.frames.forward_backlog(&mut self.queues, tenant, burst);
+            self.settle_broken();
+            if ran.units == 0 {
+                break;
+            }
+            cost.units += ran.units;
+            cost.bytes += ran.bytes;
+        }
+        self.work.leave(tenant, cost.units as usize);
+        if let Some(tenant) = self.accounting.tenant(tenant) {
+            tenant.ingress_frames.add(cost.units.into());
+        }
+        self.complete_touched();
+        self.charge(grant, started, cost)
+    }
+
+    /// Whether a grant of frames, which began at `started`, ends before its next burst.
+    fn is_burst_last(&mut self, number: u32, tick: &mut PreemptionTick, started: u64) -> bool {
+        let now = clock::now();
+        if self.work.dispatcher.is_timed() && now.saturating_sub(started) > LONG_NS {
+            self.work.dispatcher.preempt(PreemptReason::Slice);
+            return true;
+        }
+        self.work.preempt_at_wakeup(&self.queues) || self.preempt_at_tick(number, tick, now)
+    }
+
+    /// Enters into the books what frames from wires have come to outside of grants.
+    #[inline]
+    pub(super) fn settle_ingress(&mut self) {
+        while let Some((queue, bill)) = self.frames.next_bill() {
+            self.settle_bill(queue, bill);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_bill(&mut self, queue: QueueId, bill: IngressBill) {
+        let now = Nanos(clock::now());
+        let Core { work, accounting, .. } = self;
+        if bill.is_first {
+            let placement = Placement { device: BACKLOG_DEVICE, kind: WorkKind::Received, back_end: None };
+            work.dispatcher.place(queue, placement);
+        }
+        if bill.queued.units > 0 {
+            work.enqueue(queue, bill.queued, now);
+            work.dispatcher.wake();
+        }
+        if bill.left > 0 {
+            work.leave(queue.tenant, bill.left as usize);
+        }
+        let took = if work.dispatcher.is_timed() { bill.time } else { NOMINAL * u64::from(bill.forwarded.units) };
+        if took > 0 {
+            // Policies that do not charge it give every tenant its grants as though it had cost nothing.
+            work.dispatcher.charge_deferred(now, queue.tenant, Nanos(took));
+        }
+        if let Some(tenant) = accounting.tenant(queue.tenant) {
+            tenant.served.add(bill.forwarded.units.into());
+            tenant.bytes.add(bill.forwarded.bytes);
+            tenant.core_ns.add(took);
+            tenant.ingress_frames.add(bill.forwarded.units.into());
+            tenant.ingress_dropped.add(bill.dropped.into());
+            tenant.ingress_limited.add(bill.limited.into());
+        }
     }
 
     /// If a tick is due at `now`: preempts the running grant, of the queue `number`, if work has arrived that may, or
@@ -250,15 +347,8 @@ impl<S: TenantScheduler> Core<S> {
         let started = clock::now();
         let mut tick = self.work.dispatcher.tick(Nanos(started));
         while done < units && held.is_none() && !is_broken(self) {
-            if done > 0 {
-                let now = clock::now();
-                if self.work.dispatcher.is_timed() && now.saturating_sub(started) > LONG_NS {
-                    self.work.dispatcher.preempt(PreemptReason::Slice);
-                    break;
-                }
-                if self.work.preempt_at_wakeup(&self.queues) || self.preempt_at_tick(number, &mut tick, now) {
-                    break;
-                }
+            if done > 0 && self.is_burst_last(number, &mut tick, started) {
+                break;
             }
             let burst: &[Chain] = &batch[done..units.min(done + most)];
             let loan = Loan { number: first.number + done as u64, ..first };

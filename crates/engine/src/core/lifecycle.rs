@@ -40,7 +40,7 @@ impl<S: TenantScheduler> Core<S> {
             if !queue.waiting.is_empty() {
                 let bytes = queue.waiting.iter().map(|chain| chain.buffer.len()).sum();
                 let waiting = Work { units: queue.waiting.len() as u32, bytes };
-                self.work.enqueue(queue, waiting, Nanos(clock::now()));
+                self.work.enqueue(queue.id(), waiting, Nanos(clock::now()));
             }
         }
         if let Some(reason) = problem {

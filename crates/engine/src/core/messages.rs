@@ -95,9 +95,14 @@ impl<S: TenantScheduler> Core<S> {
                 self.accounting.set_tenant(tenant, counters);
                 self.work.find_urgent(&self.queues);
             }
+            ToCore::Ingress(queue) => self.frames.add_backlog(queue),
+            ToCore::IngressLimit(tenant, limit) => self.frames.limit_ingress(tenant, limit),
             // The caller may not wait any more.
             ToCore::Tables(tables, replaced) => drop(replaced.send(self.frames.replace_tables(tables))),
-            ToCore::Port(id, port) => self.frames.set_port(id, port.map(|port| *port), &self.sleep),
+            ToCore::Port(id, port) => {
+                self.frames.set_port(id, port.map(|port| *port), &self.sleep);
+                self.settle_ingress();
+            }
             ToCore::Socket { port, owner, socket } => self.frames.set_socket(port, owner, socket, &self.sleep),
             ToCore::Receivers(port, receivers) => self.frames.set_receivers(port, receivers),
             ToCore::EgressFrames(frames) => self.frames.arrive(frames),
@@ -117,7 +122,8 @@ impl<S: TenantScheduler> Core<S> {
             }
             ToCore::Functions(switch) => self.frames.switch_functions(*switch),
             ToCore::Inject(injection) => {
-                self.frames.inject(&mut self.queues, injection);
+                self.frames.inject(&mut self.queues, injection, &self.work.contention());
+                self.settle_ingress();
                 self.settle_broken();
             }
             ToCore::Announce(port) => {

@@ -24,6 +24,8 @@ mod messages;
 mod tests;
 mod work;
 
+pub(crate) use work::Contention;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,6 +82,8 @@ pub(crate) struct Core<S> {
     accounting: Accounting,
     /// The chains of the grant of frames that runs; reused.
     batch: Chains,
+    /// Grants in a turn at the most.
+    turn_grants: u32,
 }
 
 /// What polling the rings came to.
@@ -126,12 +130,18 @@ impl<S: TenantScheduler> Core<S> {
             completions: Completions::new(notifier),
             accounting: Accounting::new(counters),
             batch: Chains::new(),
+            turn_grants: u32::MAX,
         })
     }
 
     /// Sets whether turns end by time, as they do at first: not where what happens is not to depend on time.
     pub(crate) fn set_timed(&mut self, is_timed: bool) {
         self.work.dispatcher.set_timed(is_timed);
+    }
+
+    /// Ends turns after so many grants.
+    pub(crate) fn set_turn(&mut self, grants: u32) {
+        self.turn_grants = grants;
     }
 
     /// Runs until told to shut down.
@@ -175,7 +185,9 @@ impl<S: TenantScheduler> Core<S> {
         let mut busy = self.read_messages(now);
         if self.frames.has_steered() {
             let is_timed = self.work.dispatcher.is_timed();
-            busy |= self.frames.forward_steered(&mut self.queues, &self.sleep, now, is_timed);
+            let contention = self.work.contention();
+            busy |= self.frames.forward_steered(&mut self.queues, &self.sleep, &contention, (now, is_timed));
+            self.settle_ingress();
             self.settle_broken();
         }
         let intake = self.intake(now, !busy);
@@ -184,6 +196,8 @@ impl<S: TenantScheduler> Core<S> {
         if self.work.is_waiting() {
             are_others = self.deferred_goes_first() || self.run_grants(now, intake);
             busy |= are_others;
+        } else {
+            self.work.forget_granted();
         }
         if self.disk.outstanding() > 0 {
             let mut started = clock::now();
@@ -203,7 +217,8 @@ impl<S: TenantScheduler> Core<S> {
                 self.run_deferred(are_others);
             }
         }
-        busy |= self.frames.read_sockets(&mut self.queues, &self.sleep);
+        busy |= self.frames.read_sockets(&mut self.queues, &self.sleep, &self.work.contention());
+        self.settle_ingress();
         self.frames.send_outgoing(&mut self.queues);
         self.settle_broken();
         self.publish();
@@ -271,7 +286,7 @@ impl<S: TenantScheduler> Core<S> {
         let units = taken as u32;
         queue.in_flight += units;
         queue.spec.counters.in_flight.set(u64::from(queue.in_flight));
-        self.work.enqueue(queue, Work { units, bytes }, now);
+        self.work.enqueue(queue.id(), Work { units, bytes }, now);
         let ended = clock::now();
         let took = self.accounting.cpu_time(started, ended);
         queue.uncharged += took;

@@ -1,6 +1,6 @@
 //! The work that waits on a core, and what decides which of it runs next.
 
-use softdpu_sched::{Dispatcher, Nanos, PreemptReason, PreemptionTick, TenantId, TenantScheduler, Work};
+use softdpu_sched::{Dispatcher, Nanos, PreemptReason, PreemptionTick, QueueId, TenantId, TenantScheduler, Work};
 use softdpu_sys::clock;
 
 use crate::channel::Channels;
@@ -13,11 +13,57 @@ pub(super) struct WorkScheduler<S> {
     /// Numbers of the queues on this core that bring work of tenants of class
     /// [`LatencyClass::Latency`](softdpu_sched::LatencyClass), where the policy preempts grants for them.
     urgent: Vec<u32>,
+    granted: GrantedTenants,
+}
+
+/// The tenants that had grants in the last turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum GrantedTenants {
+    #[default]
+    None,
+    One(TenantId),
+    Several,
+}
+
+impl GrantedTenants {
+    #[inline]
+    pub(super) fn add(&mut self, tenant: TenantId) {
+        *self = match *self {
+            GrantedTenants::None => GrantedTenants::One(tenant),
+            GrantedTenants::One(one) if one == tenant => return,
+            GrantedTenants::One(_) | GrantedTenants::Several => GrantedTenants::Several,
+        }
+    }
+}
+
+/// What there is on a core beside the frames that a wire brings.
+pub(crate) struct Contention<'a> {
+    channels: &'a Channels,
+    granted: GrantedTenants,
+}
+
+impl Contention<'_> {
+    /// Whether tenants other than this one have work that waits, or had some granted in the last turn and so may be
+    /// about to bring more.
+    #[inline]
+    pub(crate) fn is_beside(&self, tenant: TenantId) -> bool {
+        let is_other = match self.granted {
+            GrantedTenants::None => false,
+            GrantedTenants::One(one) => one != tenant,
+            GrantedTenants::Several => true,
+        };
+        is_other || self.channels.total() > self.channels.waiting(tenant)
+    }
 }
 
 impl<S: TenantScheduler> WorkScheduler<S> {
     pub(super) fn new(policy: S) -> WorkScheduler<S> {
-        WorkScheduler { dispatcher: Dispatcher::new(policy), channels: Channels::default(), urgent: Vec::new() }
+        WorkScheduler {
+            dispatcher: Dispatcher::new(policy),
+            channels: Channels::default(),
+            urgent: Vec::new(),
+            granted: GrantedTenants::None,
+        }
     }
 
     /// Whether any work waits.
@@ -33,9 +79,27 @@ impl<S: TenantScheduler> WorkScheduler<S> {
 
     /// Work of a queue has come in.
     #[inline]
-    pub(super) fn enqueue(&mut self, queue: &RunningQueue, work: Work, now: Nanos) {
-        self.channels.enter(queue.spec.tenant, work.units, now);
-        self.dispatcher.ready(now, queue.id(), work);
+    pub(super) fn enqueue(&mut self, queue: QueueId, work: Work, now: Nanos) {
+        self.channels.enter(queue.tenant, work.units, now);
+        self.dispatcher.ready(now, queue, work);
+    }
+
+    /// A turn begins, or there is none as nothing waits.
+    #[inline]
+    pub(super) fn forget_granted(&mut self) {
+        self.granted = GrantedTenants::None;
+    }
+
+    /// A tenant has a grant.
+    #[inline]
+    pub(super) fn granted_to(&mut self, tenant: TenantId) {
+        self.granted.add(tenant);
+    }
+
+    /// What frames from wires would compete with.
+    #[inline]
+    pub(super) fn contention(&self) -> Contention<'_> {
+        Contention { channels: &self.channels, granted: self.granted }
     }
 
     /// `units` of a tenant's work have run, or are dropped.

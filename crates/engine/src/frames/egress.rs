@@ -11,7 +11,7 @@ use crate::ids::QueueKey;
 use crate::net::{
     DeliveredRun, DeliveryError, FrameOutcome, FrameTail, Port, deliver, finished_frame, gather, socket_header,
 };
-use crate::queue::QueueTable;
+use crate::queue::{QueueTable, RateLimit};
 
 /// The egress that a frame's verdict names.
 #[derive(Clone, Copy)]
@@ -60,6 +60,27 @@ impl Forwarder {
             return Ok(());
         }
         self.send_to_guest(queues, egress.port, receiver.key, packet, tail, may_hold)
+    }
+
+    /// Sends a frame by a port that receives no more than `limit`.
+    #[inline(never)]
+    pub(super) fn send_within(
+        &mut self,
+        limit: &RateLimit,
+        queues: &mut QueueTable,
+        egress: Egress,
+        packet: &Packet,
+        tail: FrameTail<'_>,
+        may_hold: bool,
+    ) -> Result<(), Backpressured> {
+        if limit.available(Nanos(clock::now())) == 0 {
+            self.drop_out(egress.port, packet, DropReason::Policed);
+            return Ok(());
+        }
+        self.send(queues, egress, packet, tail, may_hold)?;
+        // One that is tried again has taken nothing yet.
+        limit.take(packet.frames() as u64, packet.len() as u64);
+        Ok(())
     }
 
     fn send_to_guest(

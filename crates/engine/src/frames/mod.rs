@@ -26,7 +26,9 @@ use softdpu_ring::Chain;
 use softdpu_sched::Nanos;
 use softdpu_sys::clock;
 use softdpu_sys::port::MAX_FRAME;
-use softdpu_vpc::{Asked, Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
+use softdpu_vpc::{
+    Asked, Checksum, DropReason, Explanation, Head, IngressOwner, Packet, PortId, Reply, Tables, Verdict, Vpc,
+};
 
 use self::egress::{Backpressured, Egress};
 use self::handoff::Handoff;
@@ -35,7 +37,7 @@ use crate::ids::CoreIndex;
 use crate::links::CoreLinks;
 use crate::net::{
     BACKLOG, CaptureStart, Captures, CreditPool, DeliveredRun, FrameOutcome, FrameTail, FunctionSwitch, Functions,
-    Port, PortTable, Receiver, Socket, TunnelSteering, deliver_run,
+    IngressBacklogs, Port, PortTable, Receiver, Socket, TunnelSteering, deliver_run,
 };
 use crate::queue::{BURST, Loan, NoFrame, QueueTable, Role, Transmit, prefetch, tail_offset};
 use crate::sleep::Sleep;
@@ -73,6 +75,7 @@ pub(crate) struct Forwarder {
     functions: Functions,
     handoff: Handoff,
     steering: TunnelSteering,
+    backlogs: IngressBacklogs,
     /// The chain of the frame that is being dispatched, where another core may borrow it.
     loan: Option<Loan>,
     /// Seconds of heavy flows that were published.
@@ -81,6 +84,7 @@ pub(crate) struct Forwarder {
     // Reused from burst to burst.
     packets: Vec<Packet>,
     verdicts: Vec<Verdict>,
+    owners: Vec<IngressOwner>,
     replies: Vec<Reply>,
     /// A frame as a whole, or as it is segmented.
     whole: Vec<u8>,
@@ -176,6 +180,8 @@ impl Forwarder {
             functions: Functions::default(),
             handoff: Handoff::new(shared.credits),
             steering: TunnelSteering::new(shared.steered),
+            backlogs: IngressBacklogs::default(),
+            owners: Vec::with_capacity(BURST),
             loan: None,
             windows: 0,
             packets: vec![packet; BURST],
@@ -319,7 +325,7 @@ impl Forwarder {
     ) -> usize {
         let Some(Verdict::Local { port, .. }) = verdicts.first().copied() else { return 0 };
         let key = match self.ports.get(port) {
-            Some(Port { owner: None, receivers, .. }) => match receivers[..] {
+            Some(Port { owner: None, receive_limit: None, receivers, .. }) => match receivers[..] {
                 [Receiver { core, key }] if core == self.links.index => key,
                 _ => return 0,
             },
@@ -366,7 +372,11 @@ impl Forwarder {
     ) -> Result<(), Backpressured> {
         match verdict {
             Verdict::Local { port, hash } => {
-                self.send(queues, Egress { port, hash, overhead: 0 }, packet, tail, may_hold)
+                let egress = Egress { port, hash, overhead: 0 };
+                match self.ports.get(port).and_then(|port| port.receive_limit.clone()) {
+                    None => self.send(queues, egress, packet, tail, may_hold),
+                    Some(limit) => self.send_within(&limit, queues, egress, packet, tail, may_hold),
+                }
             }
             Verdict::Underlay { port, hash, overhead } => {
                 self.send(queues, Egress { port, hash, overhead }, packet, tail, may_hold)
@@ -411,6 +421,7 @@ impl Forwarder {
 
     /// A port as this core has it from now on, or none: it is removed.
     pub(crate) fn set_port(&mut self, id: PortId, port: Option<Port>, sleep: &Sleep) {
+        (0..self.backlogs.forget_port(id)).for_each(|_| self.ports.drop_in(id, DropReason::PortDown));
         self.ports.set(id, port, sleep);
         self.vpc.begin_anew(id);
         self.captures.ports_changed(&self.ports);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use softdpu_sched::Patience;
+use softdpu_sched::{Patience, TenantId};
 use softdpu_vpc::DropReason;
 
 use super::socket::Socket;
@@ -70,6 +70,7 @@ impl PortCounters {
 }
 
 /// A port, as it is added.
+#[derive(Default)]
 pub struct PortSpec {
     /// Its name, for logs.
     pub name: Arc<str>,
@@ -77,6 +78,10 @@ pub struct PortSpec {
     pub socket: Option<Socket>,
     /// What its socket may bring; more is dropped. A guest's queues have limits of their own.
     pub limit: Option<RateLimit>,
+    /// What may leave by it, on all cores together; more is dropped.
+    pub receive_limit: Option<RateLimit>,
+    /// The tenant that what it brings from outside belongs to. None: the node, or as the frame says.
+    pub tenant: Option<TenantId>,
 }
 
 /// A receive queue that takes frames for a port.
@@ -96,6 +101,8 @@ pub(crate) struct Port {
     pub owner: Option<CoreIndex>,
     pub socket: Option<Socket>,
     pub limit: Option<RateLimit>,
+    pub receive_limit: Option<RateLimit>,
+    pub tenant: Option<TenantId>,
     /// For senders on this core.
     pub patience: Patience,
     /// It is in the log that its socket fails.

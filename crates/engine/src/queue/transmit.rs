@@ -192,10 +192,11 @@ impl Default for FrameBudget {
     }
 }
 
-/// Limits on what a port sends. Frames above it stay in the ring, as before a slow wire.
+/// A limit on frames and bytes: of what a port sends, of which frames above it stay in the ring as before a slow wire,
+/// of what a port receives, or of what wires bring a tenant, of which those are dropped.
 ///
-/// All transmit queues of a port share one, on whatever core they are, or the limit would be one per queue. The lock is
-/// taken once per batch, and only where there is a limit.
+/// All queues and cores share one, or the limit would be one for each. The lock is taken only where there is a limit:
+/// once per batch for what is sent, once per frame for what is received.
 #[derive(Clone, Debug)]
 pub struct RateLimit(Arc<Mutex<RateBuckets>>);
 
@@ -233,6 +234,15 @@ impl RateLimit {
                 bucket.take(bytes);
             }
         });
+    }
+
+    /// Takes frames that came at `now`, which are bytes together, unless the limit is reached. Whether it did.
+    pub(crate) fn take_if_open(&self, now: Nanos, packets: u64, bytes: u64) -> bool {
+        let is_open = self.available(now) > 0;
+        if is_open {
+            self.take(packets, bytes);
+        }
+        is_open
     }
 
     fn next(&self, now: Nanos) -> Nanos {

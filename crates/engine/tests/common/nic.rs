@@ -45,6 +45,8 @@ pub struct Nic {
     tx_busy: HashMap<u16, u64>,
     rx_busy: HashMap<u16, u64>,
     pub features: u64,
+    /// What it receives at the most, from its start on.
+    pub receive_limit: Option<RateLimit>,
 }
 
 impl Nic {
@@ -64,6 +66,7 @@ impl Nic {
             tx_busy: HashMap::new(),
             rx_busy: HashMap::new(),
             features,
+            receive_limit: None,
         }
     }
 
@@ -89,7 +92,9 @@ impl Nic {
 
     fn add_port(&self, engine: &mut Engine) -> Vec<Arc<PortCounters>> {
         let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
-        engine.add_port(self.port, PortSpec { name, socket: None, limit: None }, None).unwrap()
+        let receive_limit = self.receive_limit.clone();
+        let spec = PortSpec { name, tenant: Some(self.tenant), receive_limit, ..PortSpec::default() };
+        engine.add_port(self.port, spec, None).unwrap()
     }
 
     /// Starts both queues where they were stopped.
@@ -238,6 +243,7 @@ pub fn network(name: &str, vni: u32, mtu: u16) -> NetworkSpec {
         dns: Vec::new(),
         policy: Default::default(),
         transit: false,
+        tenant: None,
     }
 }
 

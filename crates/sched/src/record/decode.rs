@@ -231,8 +231,12 @@ impl<'a> Decoder<'a> {
 
     fn placement(&mut self) -> Read<Placement> {
         let device = self.u32("a device")?;
-        let flags = self.flags("a placement", 3)?;
-        let kind = if flags & 1 == 0 { WorkKind::Requests } else { WorkKind::Packets };
+        let flags = self.flags("a placement", 7)?;
+        let kind = match flags & 5 {
+            0 => WorkKind::Requests,
+            1 => WorkKind::Packets,
+            _ => WorkKind::Received,
+        };
         let back_end = match flags & 2 {
             0 => None,
             _ => {

@@ -187,6 +187,7 @@ fn put_placement(to: &mut Vec<u8>, placement: Placement) {
     let kind = match placement.kind {
         WorkKind::Requests => 0,
         WorkKind::Packets => 1,
+        WorkKind::Received => 4,
     };
     to.push(kind | u8::from(placement.back_end.is_some()) << 1);
     if let Some(back_end) = placement.back_end {

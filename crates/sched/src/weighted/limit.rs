@@ -28,12 +28,13 @@ enum Bucket {
 }
 
 impl Bucket {
-    /// The bucket that units of a kind are counted in.
+    /// The bucket that units of a kind are counted in, as their bytes are in theirs. None: neither is.
     #[inline]
-    fn of(kind: WorkKind) -> Bucket {
+    fn of(kind: WorkKind) -> Option<Bucket> {
         match kind {
-            WorkKind::Requests => Bucket::Requests,
-            WorkKind::Packets => Bucket::Packets,
+            WorkKind::Requests => Some(Bucket::Requests),
+            WorkKind::Packets => Some(Bucket::Packets),
+            WorkKind::Received => None,
         }
     }
 
@@ -127,7 +128,7 @@ impl Limiter {
             let burst = (u64::from(self.burst[bucket.row()]) << 10).max(takes);
             (self.full[bucket.row()] + takes).saturating_sub(burst)
         };
-        Nanos(one(Bucket::of(kind)).max(one(Bucket::Bytes)))
+        Nanos(Bucket::of(kind).map_or(0, |bucket| one(bucket).max(one(Bucket::Bytes))))
     }
 
     /// The first time after `now` at which a kind opens that is closed.
@@ -141,7 +142,8 @@ impl Limiter {
     #[inline]
     pub(super) fn units(&self, now: Nanos, kind: WorkKind, bytes: u32, most: u32) -> u32 {
         let mut units = most;
-        for (bucket, each) in [(Bucket::of(kind), 1), (Bucket::Bytes, u64::from(bytes))] {
+        let Some(own) = Bucket::of(kind) else { return most };
+        for (bucket, each) in [(own, 1), (Bucket::Bytes, u64::from(bytes))] {
             if !self.has(bucket) || each == 0 {
                 continue;
             }
@@ -157,7 +159,8 @@ impl Limiter {
     /// So much ran.
     #[inline]
     pub(super) fn took(&mut self, now: Nanos, kind: WorkKind, units: u32, bytes: u64) {
-        for (bucket, n) in [(Bucket::of(kind), u64::from(units)), (Bucket::Bytes, bytes)] {
+        let Some(own) = Bucket::of(kind) else { return };
+        for (bucket, n) in [(own, u64::from(units)), (Bucket::Bytes, bytes)] {
             if self.has(bucket) {
                 self.full[bucket.row()] =
                     self.full[bucket.row()].max(now.0).saturating_add(self.takes(bucket, n)).min(NEVER);

@@ -297,6 +297,9 @@ pub struct NetworkPort {
     /// The most it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateLimit>,
+    /// The most it receives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_rate: Option<RateLimit>,
     /// The meter that what it sends passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meter: Option<MeterSettings>,
@@ -311,7 +314,8 @@ pub struct NetworkPort {
     pub functions: Vec<String>,
 }
 
-/// `rate` of a port: the most it may send, in packets, in bits, or both; a token bucket each.
+/// `rate` or `receive-rate` of a port: the most it may send, or receives, in packets, in bits, or both; a token bucket
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RateLimit {

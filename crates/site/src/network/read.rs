@@ -219,7 +219,8 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         queues: reader.integer("queues", 1..=MOST_QUEUE_PAIRS).unwrap_or(1),
         mtu: reader.integer("mtu", MIN_MTU_IPV4..=LARGEST_MTU),
         spoof_check: reader.boolean("spoof-check").unwrap_or(true),
-        rate: reader.table("rate", "rate", rate),
+        rate: reader.table("rate", "rate", |reader| rate(reader, "rate")),
+        receive_rate: reader.table("receive-rate", "rate", |reader| rate(reader, "receive-rate")),
         meter: reader.table("meter", "meter", meter::meter).flatten(),
         security_groups: policy::memberships(reader),
         acl: reader.name("acl"),
@@ -227,16 +228,17 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
     }
 }
 
-fn rate(reader: &Reader<'_>) -> RateLimit {
+/// What is in a table under `key`.
+fn rate(reader: &Reader<'_>, key: &str) -> RateLimit {
     let packets = reader.integer("packets", 1..=MOST_PACKETS).map(u64::from);
     let packets_burst = reader.integer("packets-burst", 1..=MOST_PACKETS).map(u64::from);
     let bandwidth: Option<BitsPerSecond> = reader.parsed("bandwidth", WHAT_BITS);
     let bandwidth_burst: Option<Bytes> = reader.parsed("bandwidth-burst", WHAT_BYTES);
     if reader.value("packets").is_none() && reader.value("bandwidth").is_none() {
         reader.report(
-            Problem::error(&*reader.path, "`rate` limits nothing")
+            Problem::error(&*reader.path, format!("`{key}` limits nothing"))
                 .expected("`packets`, `bandwidth` or both")
-                .help("such as rate = { bandwidth = \"1 Gbit/s\" }; without `rate` nothing is limited"),
+                .help(format!("such as {key} = {{ bandwidth = \"1 Gbit/s\" }}; without `{key}` nothing is limited")),
         );
     }
     burst_needs_rate(reader, "packets-burst", "packets", "packets = 100_000");

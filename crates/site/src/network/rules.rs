@@ -184,8 +184,10 @@ fn check_port<'a>(
                 .help(format!("{} is the next", net.queue_size.next_power_of_two())),
         );
     }
-    if let Some(rate) = &port.rate {
-        rate.check(&format!("{place}.rate"), problems);
+    for (key, rate) in [("rate", &port.rate), ("receive-rate", &port.receive_rate)] {
+        if let Some(rate) = rate {
+            rate.check(&format!("{place}.{key}"), problems);
+        }
     }
     if port.network.is_empty() {
         return;
@@ -351,7 +353,7 @@ impl RateLimit {
             problems.push(
                 Problem::error(format!("{place}.bandwidth"), "`bandwidth` in rate")
                     .found("zero")
-                    .expected("at least 1 bit/s: a device that may send nothing is of no use"),
+                    .expected("at least 1 bit/s: a device that may send or receive nothing is of no use"),
             );
         }
         if let Some(burst) = self.bandwidth_burst
@@ -360,7 +362,7 @@ impl RateLimit {
             problems.push(
                 Problem::error(format!("{place}.bandwidth-burst"), "`bandwidth-burst` in rate")
                     .found(burst.to_string())
-                    .expected(format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send")),
+                    .expected(format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send or receive")),
             );
         }
     }

@@ -149,6 +149,15 @@ const BROKEN: &[(&str, &str)] = &[
         "[[tenant]]\nname = \"a\"\nlimits = { iops = 1, packets-burst = 7 }",
         "3:38: `packets-burst` does nothing without `packets` (add `packets`, such as packets = 1_000_000)",
     ),
+    (
+        "[[tenant]]\nname = \"a\"\nlimits = { received-bandwidth = \"0 B/s\" }",
+        "3:33: `received-bandwidth` in tenant.limits: found the string \"0 B/s\", expected more than nothing",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nlimits = { packets = 1, received-packets-burst = 7 }",
+        "3:50: `received-packets-burst` does nothing without `received-packets` (add `received-packets`, such as \
+         received-packets = 1_000_000)",
+    ),
     // Volumes
     (
         "[[volume]]\nname = \"v\"\nmemory = { size = 64 }",

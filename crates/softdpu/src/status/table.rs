@@ -243,12 +243,32 @@ pub fn tenant_table(tenants: &[TenantStatus]) -> String {
             millis(tenant.core_time_ns / 1_000),
             tenant.waited_ns.checked_div(tenant.served).map_or_else(String::new, nanos),
             if tenant.limits.is_empty() { String::new() } else { millis(tenant.limited_ns / 1_000) },
+            ingress(tenant),
             on_cores(tenant),
         ]
     });
-    let header =
-        ["TENANT", "WEIGHT>", "QUEUED>", "SERVED>", "BYTES>", "CORE TIME>", "MEAN WAIT>", "LIMITED>", "OF CORES"];
+    let header = [
+        "TENANT",
+        "WEIGHT>",
+        "QUEUED>",
+        "SERVED>",
+        "BYTES>",
+        "CORE TIME>",
+        "MEAN WAIT>",
+        "LIMITED>",
+        "FROM WIRES>",
+        "OF CORES",
+    ];
     layout(&header, rows.collect())
+}
+
+/// Frames that wires brought for a tenant, and how many of them were dropped.
+fn ingress(tenant: &TenantStatus) -> String {
+    match (tenant.ingress_frames, tenant.ingress_dropped + tenant.ingress_limited) {
+        (0, 0) => String::new(),
+        (frames, 0) => short(frames),
+        (frames, dropped) => format!("{} ({} dropped)", short(frames), short(dropped)),
+    }
 }
 
 /// A time that is mostly some microseconds.

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use softdpu_api::status::Peer;
 use softdpu_link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
-use softdpu_sys::ReapedFd;
+use softdpu_sys::{ReapedFd, peer};
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let
 /// the data plane refuse in good order, messages of later protocol versions.
@@ -125,12 +125,8 @@ pub(crate) struct FrontEnd {
 
 impl FrontEnd {
     pub(crate) fn new(id: ConnectionId, device: String, socket: OwnedFd) -> FrontEnd {
-        let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
-        let peer = peer.map(|peer| Peer {
-            pid: peer.pid.as_raw_nonzero().get(),
-            uid: peer.uid.as_raw(),
-            gid: peer.gid.as_raw(),
-        });
+        let peer = peer::credentials(&socket).ok();
+        let peer = peer.map(|peer| Peer { pid: peer.pid, uid: peer.uid, gid: peer.gid });
         FrontEnd {
             id,
             device,

@@ -40,6 +40,12 @@ impl Packet {
         self.head.len() + self.tail as usize
     }
 
+    /// Frames that it stands for.
+    #[inline]
+    pub fn frames(&self) -> usize {
+        self.segmentation.map_or(1, |by| self.len().div_ceil(usize::from(by.size).max(1)))
+    }
+
     /// Keeps the first `len` bytes, where there are more.
     #[inline]
     pub fn truncate(&mut self, len: usize) {

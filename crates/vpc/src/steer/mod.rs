@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use crate::hash::{five_tuple_hash, hash_of_tuple};
 use crate::packet::{Ip, Packet, parse};
-use crate::switch::{Last, outer, outer_plain};
+use crate::switch::{Last, outer_at_underlay};
 use crate::tables::Tables;
 
 /// Buckets that flows are in by their hashes: as many as a NIC's RSS table has, or more.
@@ -322,11 +322,7 @@ pub(crate) fn keys(tables: &Tables, packets: &[Packet], seen: &mut Vec<Option<St
 }
 
 fn see(tables: &Tables, packet: &Packet, last: &mut Last) -> Option<SteeringKey> {
-    let underlay = tables.underlay().filter(|underlay| underlay.port == packet.port)?;
-    let outer = match outer_plain(tables, underlay, packet, last) {
-        Some(outer) => outer,
-        None => outer(tables, underlay, packet).ok()?,
-    };
+    let outer = outer_at_underlay(tables, packet, last)?;
     let vni = tables.network(outer.network)?.vni.number();
     let inner = packet.head.bytes().get(outer.len.into()..)?;
     let inner = inner.get(..inner.len().min(outer.inner))?;

@@ -15,7 +15,7 @@ mod spoof;
 
 pub(crate) use metadata::{Frame, Ingress, Metadata};
 pub(crate) use nat::inward;
-pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_plain};
+pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_at_underlay, outer_plain};
 pub(crate) use route::{RouteWalk, walk};
 
 use crate::verdict::DropReason;

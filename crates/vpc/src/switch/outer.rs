@@ -144,6 +144,13 @@ pub(crate) fn outer_plain(tables: &Tables, underlay: &UnderlaySpec, packet: &Pac
     is_ours.then_some(Outer { network, tunnel, len: LEN as u16, inner, ecn: ip[1] & 3, checksum })
 }
 
+/// The outer headers of a frame, if it came by the underlay and belongs to a tunnel of this node.
+#[inline(always)]
+pub(crate) fn outer_at_underlay(tables: &Tables, packet: &Packet, last: &mut Last) -> Option<Outer> {
+    let underlay = tables.underlay().filter(|underlay| underlay.port == packet.port)?;
+    outer_plain(tables, underlay, packet, last).or_else(|| outer(tables, underlay, packet).ok())
+}
+
 /// The inner packet's ECN once the outer headers are off (RFC 6040 §4.2, figure 4).
 #[inline]
 pub(super) fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropReason> {

@@ -239,6 +239,7 @@ impl<'a> Builder<'a> {
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
             transit: spec.transit,
+            tenant: spec.tenant,
             is_loading: self.spec.awaited.contains(&spec.name),
             loads_members: self.spec.awaited.contains(&spec.name),
             // An object once all routes are known.

@@ -12,7 +12,7 @@ use crate::policy::EndpointPolicy;
 use crate::policy::conntrack::Zone;
 use crate::policy::group::SecurityGroupId;
 use crate::policy::meter::NodeMeter;
-use crate::spec::{Prefix, SubnetSpec};
+use crate::spec::{Prefix, SubnetSpec, TenantId};
 
 /// A network.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Network {
     pub dns: Box<[IpAddr]>,
     /// Packets that come by one tunnel may leave by another.
     pub transit: bool,
+    /// The tenant that is charged for what its tunnels bring.
+    pub tenant: Option<TenantId>,
     /// Entries of the network are being loaded.
     pub is_loading: bool,
     /// Entries of the network or of a peer are being loaded: any node may turn out to be one of its members.

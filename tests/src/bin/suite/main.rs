@@ -2,8 +2,8 @@
 //! for transfers that have to last a while.
 //!
 //! Some programs compare times, or keep both of a small machine's CPUs busy; they are named with `--alone` and run one
-//! by one. A test that fails, for which what ran beside it may be to blame, is run once more with nothing beside it,
-//! and that decides. Tests that needed it are listed at the end: they are tests to mend.
+//! by one. A test that fails is run once more with nothing beside it, to tell whether what ran beside it is part of the
+//! cause. It has failed all the same.
 
 #![forbid(unsafe_code)]
 

@@ -48,9 +48,9 @@ impl Program {
         Ok(Outcome { log, time: start.elapsed(), passed, failed, program: self })
     }
 
-    /// One test a second time. Gives whether it passed, and where it printed to.
-    pub fn again(&self, test: &str) -> Result<(bool, PathBuf), Failure> {
-        let log = self.logs.join(format!("{}-again-{}.log", self.name, test.replace("::", "-")));
+    /// One test a second time, by itself. Gives whether it passed, and where it printed to.
+    pub fn alone(&self, test: &str) -> Result<(bool, PathBuf), Failure> {
+        let log = self.logs.join(format!("{}-alone-{}.log", self.name, test.replace("::", "-")));
         Ok((self.execute(&["--exact", test], &log)?, log))
     }
 

@@ -1,4 +1,4 @@
-//! What is printed, and the second try of what failed.
+//! What is printed, and the diagnosis of what failed.
 
 use std::time::Duration;
 
@@ -17,10 +17,9 @@ pub fn print_program(outcome: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tries what failed again, with nothing beside it. Gives whether everything has passed by then. `again: PROGRAM TEST`
-/// stands for each test that needed it, where lab/test.sh counts them.
+/// Runs what failed again, with nothing beside it, and prints what that tells. Gives whether everything passed in the
+/// first place. `alone: PROGRAM TEST` stands for each test that passes by itself, where lab/test.sh lists them.
 pub fn print(outcomes: Vec<Outcome>, time: Duration) -> Result<bool, Failure> {
-    let mut all = true;
     for outcome in outcomes.iter().filter(|outcome| !outcome.passed) {
         if outcome.failed.is_empty() {
             // As the harness prints it, so that lab/test.sh counts it.
@@ -28,10 +27,9 @@ pub fn print(outcomes: Vec<Outcome>, time: Duration) -> Result<bool, Failure> {
                 "\n{} ended before it could say what failed\ntest result: FAILED. 0 passed; 1 failed; 0 ignored;",
                 outcome.program.name
             );
-            all = false;
         }
         for test in &outcome.failed {
-            all &= second_try(&outcome.program, test)?;
+            diagnose(&outcome.program, test)?;
         }
     }
     let mut longest: Vec<&Outcome> = outcomes.iter().collect();
@@ -42,14 +40,14 @@ pub fn print(outcomes: Vec<Outcome>, time: Duration) -> Result<bool, Failure> {
         .map(|outcome| format!("{} {:.0} s", outcome.program.name, outcome.time.as_secs_f64()))
         .collect();
     println!("\n{} programs in {:.0} s; the longest: {}", outcomes.len(), time.as_secs_f64(), longest.join(", "));
-    Ok(all)
+    Ok(outcomes.iter().all(|outcome| outcome.passed))
 }
 
-fn second_try(program: &Program, test: &str) -> Result<bool, Failure> {
-    let (passed, log) = program.again(test)?;
+fn diagnose(program: &Program, test: &str) -> Result<(), Failure> {
+    let (passed, log) = program.alone(test)?;
     if passed {
         println!(
-            "\nagain: {} {test}: failed at first, passed alone: a test to mend, or a fault that shows now and then",
+            "\nalone: {} {test}: failed beside others, passed alone: a test to mend, or a fault that shows now and then",
             program.name
         );
     } else {
@@ -57,5 +55,5 @@ fn second_try(program: &Program, test: &str) -> Result<bool, Failure> {
         // Indented, as lab/test.sh has counted this test's result.
         read(&log)?.lines().for_each(|line| println!("    {line}"));
     }
-    Ok(passed)
+    Ok(())
 }

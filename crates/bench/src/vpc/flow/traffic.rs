@@ -114,6 +114,7 @@ impl Site {
             dns: Vec::new(),
             policy: PolicySpec { groups: Vec::new(), acls },
             transit: tunnels == Tunnels::Transit,
+            tenant: None,
         };
         let meter = |number: u32| {
             let plenty = Rate { rate: 1 << 40, burst: 1 << 30 };

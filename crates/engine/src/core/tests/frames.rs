@@ -47,6 +47,8 @@ impl Two {
                 owner: None,
                 socket: None,
                 limit: None,
+                receive_limit: None,
+                tenant: None,
                 patience: Default::default(),
                 is_failure_logged: false,
             };

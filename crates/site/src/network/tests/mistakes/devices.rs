@@ -13,7 +13,7 @@ pub(super) fn mistakes() -> Vec<Mistake> {
         (nic(r#"network = "vcp", address = "10.0.0.3""#), r#"12:26: there is no network `vcp` (did you mean `vpc`?)"#),
         (
             nic(r#"network = "vpc", addresses = "10.0.0.3", address = "10.0.0.3""#),
-            r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl`, `functions`, `queue-size`, `packed`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
+            r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `receive-rate`, `meter`, `security-groups`, `acl`, `functions`, `queue-size`, `packed`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
         ),
         (
             nic(r#"network = "vpc", address = []"#),
@@ -125,13 +125,13 @@ pub(super) fn mistakes() -> Vec<Mistake> {
         ),
         (
             nic(r#"network = "vpc", address = "10.0.0.3", rate = { bandwidth = "0 bit/s" }"#),
-            r#"12:76: `bandwidth` in rate: found zero, expected at least 1 bit/s: a device that may send nothing is of no use"#,
+            r#"12:76: `bandwidth` in rate: found zero, expected at least 1 bit/s: a device that may send or receive nothing is of no use"#,
         ),
         (
             nic(
                 r#"network = "vpc", address = "10.0.0.3", rate = { bandwidth = "1 Gbit/s", bandwidth-burst = "1 KiB" }"#,
             ),
-            r#"12:106: `bandwidth-burst` in rate: found 1 KiB, expected at least 64 KiB: the largest frame a guest may send"#,
+            r#"12:106: `bandwidth-burst` in rate: found 1 KiB, expected at least 64 KiB: the largest frame a guest may send or receive"#,
         ),
         (
             nic(r#"network = "vpc", address = "10.0.0.3", rate = { bandwidth = "1 Gbit/s", packets-burst = 9 }"#),
@@ -140,6 +140,14 @@ pub(super) fn mistakes() -> Vec<Mistake> {
         (
             nic(r#"network = "vpc", address = "10.0.0.3", rate = { packets = 9, bandwidth-burst = "1 MiB" }"#),
             r#"12:95: `bandwidth-burst` does nothing without `bandwidth` (add `bandwidth`, such as bandwidth = "1 Gbit/s")"#,
+        ),
+        (
+            nic(r#"network = "vpc", address = "10.0.0.3", receive-rate = {}"#),
+            r#"12:70: `receive-rate` limits nothing: expected `packets`, `bandwidth` or both (such as receive-rate = { bandwidth = "1 Gbit/s" }; without `receive-rate` nothing is limited)"#,
+        ),
+        (
+            nic(r#"network = "vpc", address = "10.0.0.3", receive-rate = { bandwidth = "0 bit/s" }"#),
+            r#"12:84: `bandwidth` in rate: found zero, expected at least 1 bit/s: a device that may send or receive nothing is of no use"#,
         ),
         // TAP interfaces
         (
@@ -152,7 +160,7 @@ pub(super) fn mistakes() -> Vec<Mistake> {
         ),
         (
             tap(r#"network = "vpc", address = "10.0.0.3", interface = "t0", socket = "x""#),
-            r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl`, `functions` or `interface`"#,
+            r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `receive-rate`, `meter`, `security-groups`, `acl`, `functions` or `interface`"#,
         ),
         (
             table(
