@@ -43,10 +43,11 @@ pub use function::{
 };
 pub use network::{
     Acl, AclAction, AclRule, Bfd, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
-    GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange,
-    MeterSettings, Network, NetworkChange, NetworkChanges, NetworkPart, NetworkPort, Places, PolicyChange, PortRange,
-    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,
-    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, first_beyond, full, hosts, load_line, networks_file,
+    Floating, Forward, ForwardProtocol, GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress,
+    MacError, MemberChange, MeterSettings, Nat, Network, NetworkChange, NetworkChanges, NetworkPart, NetworkPort,
+    Places, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup,
+    SharedAddresses, Subnet, TableSizes, TableUse, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni,
+    first_beyond, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

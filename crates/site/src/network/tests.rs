@@ -161,6 +161,7 @@ fn what_would_run_says_where_each_interface_is() {
 }
 
 mod mistakes;
+mod nat;
 mod routing;
 
 #[test]

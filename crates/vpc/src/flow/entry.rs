@@ -3,7 +3,8 @@
 //! ```text
 //!   hot    0 addresses │ 1 ports, port │ 2 source MAC, protocol │ 3 generation, last seen
 //!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 origin, connection
-//!   cold   0 … 2 rest of IPv6 addresses, or of IPv4 the translation │ 3 … 6 what it was computed from │ 7 generation of the connection
+//!   cold   0 … 2 rest of IPv6 addresses, or of IPv4 the translation │ 3 … 6 what it was computed from
+//!          7 generation of the connection
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr};
