@@ -99,7 +99,7 @@ impl Vpc {
             None => None,
             Some(crossing) => {
                 let binding = if W::REHEARSES { Binding::Peek } else { Binding::Make };
-                let of = (&*frame, &*metadata);
+                let of = (frame, &*metadata);
                 Some(software::nat::translate(&self.tables, packet, of, crossing, now, binding)?)
             }
         };

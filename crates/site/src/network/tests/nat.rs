@@ -1,6 +1,6 @@
 //! Rules of NAT, and the mistakes that can be made with them.
 
-use super::{check, site};
+use super::{check, is_the_only_mistake, site};
 
 const GOOD: &str = r#"
 [[network]]
@@ -72,15 +72,7 @@ fn mistakes_in_rules_are_told_with_their_places() {
         (shared, &format!(r#"{shared}, ports = "1024-1200""#), "1024 ports for each inside address do not fit"),
         (shared, &format!("{shared}, ports-per-guest = 0"), "expected a whole number from 1 to 65535"),
     ] {
-        assert_eq!(GOOD.matches(good).count(), 1, "{good}");
-        let loaded = check(&GOOD.replace(good, wrong));
-        assert!(loaded.site.is_none(), "{wrong} is taken");
-        let said = loaded.report.diagnostics.iter().map(|found| {
-            let help = found.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
-            format!("{}{help}", found.message)
-        });
-        let said: Vec<String> = said.collect();
-        assert!(said.len() == 1 && said[0].contains(message), "{wrong}: {said:#?}, expected {message}");
+        is_the_only_mistake(GOOD, good, wrong, message);
     }
     let again =
         "[[network.nat]]\nexit = \"10.0.0.254\"\nfloating = [{ inside = \"10.0.1.8\", outside = \"203.0.113.8\" }]\n";
