@@ -200,6 +200,12 @@ impl Daemon {
         state.ok_or_else(|| Failure::new(format!("status shows no state of the device: {device}")))
     }
 
+    /// What `status` counts at the underlay.
+    pub fn underlay(&self) -> Result<PortCounts, Failure> {
+        let underlay = self.status()?["underlay"].take();
+        if underlay.is_object() { Ok(PortCounts(underlay)) } else { Err(Failure::new("there is no underlay")) }
+    }
+
     /// What `status` counts at the port of the device `name`.
     pub fn port(&self, name: &str) -> Result<PortCounts, Failure> {
         let mut device = self.device(name)?;

@@ -33,7 +33,14 @@ impl Tracker {
     fn new(pickup: bool) -> Tracker {
         let capacity = 2 * STREAMS;
         let (shares, timeouts) = (vec![capacity], Timeouts::default());
-        Tracker(Conntrack::new(Config { capacity: capacity as usize, shares, timeouts, pickup, any_reset: false }))
+        Tracker(Conntrack::new(Config {
+            capacity: capacity as usize,
+            shares,
+            rest_is_shared: false,
+            timeouts,
+            pickup,
+            any_reset: false,
+        }))
     }
 
     /// `last`: the connection that the stream's last packet was of.

@@ -41,7 +41,7 @@ methods! {
             name: String,
         },
         /// A network as a `[[network]]` would declare it. Result: `{}`.
-        "network.add" => NetworkAdd(Network),
+        "network.add" => NetworkAdd(Box<Network>),
         /// Forget a network that no device is attached to. Result: `{}`.
         "network.remove" => NetworkRemove {
             /// The network.
@@ -173,6 +173,16 @@ parameters_of_site! {
 impl Parameters for Device {
     fn read(unread: &Unread<'_>) -> Result<Device, ApiError> {
         unread.site(|parameters| site::device_from_json(parameters, unread.run_directory))
+    }
+}
+
+impl<T: Parameters> Parameters for Box<T> {
+    fn read(unread: &Unread<'_>) -> Result<Box<T>, ApiError> {
+        T::read(unread).map(Box::new)
+    }
+
+    fn write(&self) -> Value {
+        T::write(self)
     }
 }
 

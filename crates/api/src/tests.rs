@@ -57,7 +57,7 @@ fn every_change() -> Vec<Change> {
             functions: Some(vec!["guard".to_owned()]),
         }),
         Change::DeviceRemove { name: name() },
-        Change::NetworkAdd(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap()),
+        Change::NetworkAdd(Box::new(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap())),
         Change::NetworkRemove { name: name() },
         Change::NetworkEndpoints(EndpointChange {
             network: name(),

@@ -60,7 +60,7 @@ impl DataPlane {
             Change::DeviceAdd(device) => self.new_device(&device)?,
             Change::DeviceSet(change) => self.set_device(&change),
             Change::DeviceRemove { name } => self.remove_device(&name),
-            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(network)),
+            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(*network)),
             Change::NetworkRemove { name } => self.change_networks(|networks| networks.remove(&name)),
             Change::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Change::NetworkPolicy(changes) => self.change_networks(|networks| networks.change(&changes)),

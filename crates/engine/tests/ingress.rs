@@ -168,7 +168,7 @@ fn a_network_of_several_tenants_is_charged_by_the_interface_that_a_frame_is_for(
 #[test]
 fn what_no_tenant_is_known_for_is_the_nodes() {
     let mut scene = Scene::new([1, 1]);
-    // An unknown network, an address that nobody has, and no tunnel at all.
+    // An unknown network, an address of no guest, and no tunnel at all.
     let frames = [tunnelled(77, 0, 0), tunnelled(SHARED, 7, 0), datagram((8, 9), (0, 10), 0, 64)];
     scene.way_in.inject(frames.to_vec());
     scene.drain();

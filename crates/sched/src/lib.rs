@@ -11,7 +11,7 @@
 //! | `papers` | MTDA and the policies it is compared with: [`Mtda`], [`Ipipe`], [`FairNic`], [`LogNic`] |
 //! | `placement` | which core serves what: [`Balancer`], [`Spreader`] |
 //! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
-//! | `rates` | [`TokenBucket`], [`Meter`], [`Patience`] |
+//! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -44,7 +44,7 @@ pub use placement::{
     weights_on_core, whole_cores,
 };
 pub use policy::{Policy, UnknownPolicy};
-pub use rates::{Colour, Measure, Meter, Patience, Rate, TokenBucket};
+pub use rates::{Colour, Lease, Measure, Meter, Patience, Rate, TokenBucket};
 pub use scheduler::Scheduler;
 pub use tenant_scheduler::{DeferredWork, Preemption, TenantScheduler};
 pub use types::{

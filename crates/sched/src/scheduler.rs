@@ -54,6 +54,13 @@ macro_rules! each {
     };
 }
 
+impl Scheduler {
+    /// How often credits were allocated anew ([`Mtda::reallocations`]); 0 for other policies.
+    pub fn credit_reallocations(&self) -> u64 {
+        if let Scheduler::Mtda(mtda) = self { mtda.reallocations() } else { 0 }
+    }
+}
+
 /// Calls to the policies that few cores have, kept out of the way of `Weighted` and `Fcfs`.
 impl Scheduler {
     #[inline(never)]

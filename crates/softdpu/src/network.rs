@@ -239,7 +239,9 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                 ("transit", json!(options.transit.then_some(true))),
                 ("peer", json!(options.peer)),
             ]);
-            config::network_from_json(&network).map(|network| Change::NetworkAdd(network).into()).map_err(problems)
+            config::network_from_json(&network)
+                .map(|network| Change::NetworkAdd(Box::new(network)).into())
+                .map_err(problems)
         }
         NetworkCommand::Remove { name } => Ok(Change::NetworkRemove { name }.into()),
         NetworkCommand::List { .. } => Ok(Query::NetworkList.into()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use softdpu_twin::explore::{self, Explored, broken::How};
-use softdpu_twin::mtda::{EXPERIMENTS, Figure, Scope};
+use softdpu_twin::mtda::{Constants, EXPERIMENTS, SEEDS, Scope, Summary, Verdict, calibrate, sensitivity};
 
 /// `softdpu twin …`
 #[derive(Debug, Subcommand)]
@@ -38,6 +38,12 @@ pub enum TwinCommand {
     MtdaFig14(Simulate),
     /// What Algorithm 2 as printed does to tenants after the first
     MtdaStarvation(Simulate),
+    /// Find the one constant that is calibrated: a switch to another tenant's work, on DPDK's total of MTDA's §V-D
+    MtdaCalibrate(Simulate),
+    /// Which orderings flip when a constant is halved or doubled, in all of MTDA's figures; a Markdown table
+    MtdaSensitivity(Vary),
+    /// What MTDA's text states of all figures, beside the twin; a Markdown table
+    MtdaTable(Simulate),
     /// Take the decisions of a recorded core again, or another policy's on the same work
     Replay(replay::Replay),
     /// Sweep over seeds with injected faults; every promise of a policy is checked at every step
@@ -47,12 +53,8 @@ pub enum TwinCommand {
 /// How an experiment is run and printed.
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// Seed of all random numbers: the same seed, the same figures
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Simulated time that counts, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    span: u64,
+    #[command(flatten)]
+    scope: ScopeOptions,
     /// Print one JSON object a line instead of tables
     #[arg(long)]
     json: bool,
@@ -62,6 +64,52 @@ pub struct Simulate {
     /// Write every figure into FILE, as comma-separated values
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+}
+
+/// What is simulated.
+#[derive(Debug, Args)]
+struct ScopeOptions {
+    /// The first seed of all random numbers: the same seeds, the same figures
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds: figures are medians of them, with intervals
+    #[arg(long, value_name = "N", default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    seeds: u64,
+    /// Simulated time that counts, milliseconds, for each seed
+    #[arg(long, value_name = "MS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    span: u64,
+    /// Set a constant that is assumed; one option each. `--set help` lists them
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// `softdpu twin mtda-sensitivity`
+#[derive(Debug, Args)]
+pub struct Vary {
+    #[command(flatten)]
+    scope: ScopeOptions,
+    /// Vary this constant instead of switch-ns, load and service-scale; one option each
+    #[arg(long, value_name = "KEY")]
+    of: Vec<String>,
+    /// Print one JSON object a line instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+impl ScopeOptions {
+    /// None: the constants were listed, as `--set help` asks.
+    fn scope(&self) -> Result<Option<Scope>, String> {
+        let mut constants = Constants::default();
+        let (help, pairs): (Vec<&String>, Vec<&String>) = self.set.iter().partition(|pair| *pair == "help");
+        for pair in pairs {
+            constants.set_pair(pair)?;
+        }
+        if !help.is_empty() {
+            print(&constants.list())?;
+            return Ok(None);
+        }
+        Ok(Some(Scope { seed: self.seed, span: self.span * 1_000_000, constants }))
+    }
 }
 
 /// `softdpu twin explore`
@@ -102,6 +150,9 @@ pub fn execute(command: &TwinCommand) -> Result<(), String> {
         TwinCommand::MtdaFig13(options) => ("mtda-fig13", options),
         TwinCommand::MtdaFig14(options) => ("mtda-fig14", options),
         TwinCommand::MtdaStarvation(options) => ("mtda-starvation", options),
+        TwinCommand::MtdaCalibrate(options) => return calibrated(options),
+        TwinCommand::MtdaSensitivity(options) => return varied(options),
+        TwinCommand::MtdaTable(options) => return tabulated(options),
     };
     let experiment = EXPERIMENTS.iter().find(|experiment| experiment.name == name);
     let experiment = experiment.ok_or_else(|| format!("there is no experiment {name}"))?;
@@ -111,10 +162,72 @@ pub fn execute(command: &TwinCommand) -> Result<(), String> {
     {
         return Err(format!("{}: {reason}", path.display()));
     }
-    show(options, &(experiment.run)(&Scope { seed: options.seed, span: options.span * 1_000_000 }))
+    let Some(scope) = options.scope.scope()? else { return Ok(()) };
+    show(options, &experiment.summary(&scope, options.scope.seeds))
 }
 
-fn show(options: &Simulate, figure: &Figure) -> Result<(), String> {
+fn calibrated(options: &Simulate) -> Result<(), String> {
+    let Some(scope) = options.scope.scope()? else { return Ok(()) };
+    let seeds = options.scope.seeds;
+    let found = calibrate::calibrate(&scope, seeds);
+    let (now, target) = (scope.constants.get("switch-ns").unwrap_or(0.0), calibrate::TARGET);
+    if options.json {
+        let line = |metric: &str, unit: &str, value: f64| {
+            let object = serde_json::json!({
+                "bench": "twin-mtda-calibrate", "subject": "fcfs", "case": "4 tenants, balanced, 1024 B",
+                "metric": metric, "unit": unit, "value": value,
+            });
+            format!("{object}\n")
+        };
+        let total = found.total;
+        let lines = [("switch", "ns", found.switch_ns), ("throughput", "Gbit/s", total.median)];
+        let ends = [("throughput-low", "Gbit/s", total.low), ("throughput-high", "Gbit/s", total.high)];
+        return print(
+            &lines.into_iter().chain(ends).map(|(metric, unit, value)| line(metric, unit, value)).collect::<String>(),
+        );
+    }
+    let softdpu_twin::statistics::Estimate { median, low, high } = found.total;
+    print(&format!(
+        "switch-ns = {}: DPDK, four balanced tenants, 1024 B: {median:.3} [{low:.3}, {high:.3}] Gbit/s, median of \
+         {seeds} seeds; the paper: {target} (§V-D)\nThe constant is {now} now. What it was calibrated on does not count as \
+         reproduced.\n",
+        found.switch_ns
+    ))
+}
+
+fn varied(options: &Vary) -> Result<(), String> {
+    let Some(scope) = options.scope.scope()? else { return Ok(()) };
+    let named: Vec<&str> = options.of.iter().map(String::as_str).collect();
+    let keys = if named.is_empty() { sensitivity::KEYS.to_vec() } else { named };
+    let variations = sensitivity::variations(&keys, &scope.constants)?;
+    let rows = sensitivity::sensitivity(&sensitivity::figures(), &variations, &scope, options.scope.seeds);
+    if !options.json {
+        return print(&sensitivity::markdown(&rows, &variations));
+    }
+    let mut lines = String::new();
+    for row in &rows {
+        let names = std::iter::once("as it is").chain(variations.iter().map(|(name, _)| name.as_str()));
+        for (name, verdict) in names.zip(std::iter::once(&row.base).chain(&row.varied)) {
+            let object = serde_json::json!({
+                "bench": "twin-mtda-sensitivity", "subject": row.figure, "case": format!("{}; {name}", row.what),
+                "metric": "holds", "unit": "1", "value": f64::from(u8::from(*verdict == Verdict::Holds)),
+            });
+            lines.push_str(&format!("{object}\n"));
+        }
+    }
+    print(&lines)
+}
+
+fn tabulated(options: &Simulate) -> Result<(), String> {
+    let Some(scope) = options.scope.scope()? else { return Ok(()) };
+    let seeds = options.scope.seeds;
+    if !options.json {
+        return print(&softdpu_twin::mtda::markdown(&scope, seeds));
+    }
+    print(&sensitivity::figures().iter().map(|experiment| experiment.summary(&scope, seeds).json()).collect::<String>())
+}
+
+fn show(options: &Simulate, figure: &Summary) -> Result<(), String> {
     print(&if options.json { figure.json() } else { figure.table() })?;
     let failed = |path: &Path, why: String| format!("writing {}: {why}", path.display());
     if let Some(path) = &options.csv {

@@ -120,7 +120,7 @@ mod tests {
             (Change::VolumeDelete { name: "b".into() }, "volume.delete", "b"),
             (Change::DeviceAdd(device), "device.add", "e"),
             (Change::DeviceRemove { name: "e".into() }, "device.remove", "e"),
-            (Change::NetworkAdd(network), "network.add", "net"),
+            (Change::NetworkAdd(Box::new(network)), "network.add", "net"),
             (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
             (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
             (

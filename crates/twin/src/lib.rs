@@ -16,3 +16,4 @@ pub mod node;
 pub mod random;
 pub mod replay;
 pub mod station;
+pub mod statistics;

@@ -318,6 +318,16 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         self.stations[station].most
     }
 
+    /// Moves a queue to another core, now.
+    pub fn move_queue(&mut self, queue: usize, core: usize) {
+        self.relocate(queue, core);
+    }
+
+    /// Configures a tenant on every core.
+    pub fn configure(&mut self, tenant: TenantId, share: Share) {
+        self.cores.iter_mut().for_each(|core| core.dispatcher.configure(tenant, share));
+    }
+
     /// Something is to go wrong at a time.
     pub fn plan_fault(&mut self, at: u64, fault: Fault) {
         self.agenda.enter(at, Event::Fault(fault));
@@ -482,6 +492,13 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         if self.cores[core].is_idle() {
             self.poll(core);
         }
+    }
+}
+
+impl<W> Node<softdpu_sched::Scheduler, W> {
+    /// How often MTDA's policies allocated credits anew, on all cores.
+    pub fn reallocations(&self) -> u64 {
+        self.cores.iter().map(|core| core.dispatcher.policy().credit_reallocations()).sum()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::tables::{Egress, Tables};
 pub enum IngressOwner {
     /// The tenant of its network.
     Tenant(TenantId),
-    /// Its network is nobody's in particular: the tenant of the port that it is for.
+    /// Its network has no tenant: the tenant of the port that it is for.
     Port(PortId),
     /// No tenant of this node is known for it.
     Node,

@@ -254,13 +254,13 @@ impl Default for ServiceLimit {
     }
 }
 
-/// How many connections a node keeps for endpoints in security groups. The networks that have such endpoints share them
-/// equally.
+/// How many connections a node keeps for endpoints in security groups. Half of them are in equal shares of the networks
+/// that have such endpoints; the rest is for any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimit(pub u32);
 
 impl Default for ConnectionLimit {
-    /// 262,144, in some 60 MB, which are taken when the first endpoint is in a group.
+    /// 262,144, in some 60 MB, which are taken as connections come.
     fn default() -> ConnectionLimit {
         ConnectionLimit(1 << 18)
     }

@@ -5,6 +5,7 @@ mod decide;
 mod explain;
 mod follow;
 mod hits;
+mod leases;
 mod meters;
 mod services;
 
@@ -15,6 +16,7 @@ use arrivals::Arrival;
 pub use explain::{Asked, Explanation};
 use follow::Follower;
 pub use hits::Part;
+use leases::CoreMeters;
 use meters::{MeteredRun, admit};
 use services::PortServices;
 
@@ -38,6 +40,7 @@ pub struct Vpc {
     services: PortServices,
     stats: Stats,
     flows: Flows,
+    meters: CoreMeters,
     heavy: Heavy,
     batch: Batch,
     /// Identification of the next outer IPv4 packet.
@@ -106,11 +109,14 @@ impl Vpc {
     /// A core's VPC over `tables`, which keeps at most `flows` flows, and never more than 16,777,216. Address space is
     /// reserved for all of them, 136 bytes each; memory is taken as they come.
     pub fn with_flows(tables: Arc<Tables>, flows: usize) -> Vpc {
+        let mut meters = CoreMeters::default();
+        meters.configure(None, &tables);
         Vpc {
             services: PortServices::new(&tables),
             tables,
             stats: Stats::default(),
             flows: Flows::new(flows),
+            meters,
             heavy: Heavy::new(),
             batch: Batch::default(),
             id: 0,
@@ -123,6 +129,7 @@ impl Vpc {
     /// by the old ones from here on.
     pub fn replace(&mut self, tables: Arc<Tables>) {
         self.services.configure(&tables);
+        self.meters.configure(Some(&self.tables), &tables);
         self.tables = tables;
         self.flows.tables_changed();
     }
@@ -211,6 +218,7 @@ impl Vpc {
     fn run<W: Tracer>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>, tracer: &mut W) {
         if !W::REHEARSES {
             self.flows.turn(now);
+            self.meters.turn(&self.tables, now);
         }
         self.batch.stages.clear();
         self.batch.stale.clear();
@@ -224,7 +232,7 @@ impl Vpc {
         if is_from_tunnels {
             arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.batch.arrivals);
         } else if is_kept {
-            metered = hits::look(&self.tables, &self.flows, packets, &mut all);
+            metered = hits::look(&self.tables, &self.meters, &self.flows, packets, &mut all);
         } else {
             all.clear();
             all.resize(packets.len(), None);
@@ -235,16 +243,17 @@ impl Vpc {
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
         if !W::TRACES
-            && let Some(endpoint) = metered
+            && let Some(sender) = metered
         {
-            self.batch.meters.take_first(&self.tables, endpoint, now, &all);
+            self.batch.meters.take_first((&self.tables, &mut self.meters), sender, now, &all);
         }
         let mut at = 0;
         while at < packets.len() {
             if !W::TRACES {
                 at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
                 let meters = &mut self.batch.meters;
-                if meters.wanted.is_some() && meters.ask(&self.tables, &self.flows, now, (&*packets, &all), at) {
+                let shared = (&*self.tables, &mut self.meters);
+                if meters.wanted.is_some() && meters.ask(shared, &self.flows, now, (&*packets, &all), at) {
                     continue;
                 }
                 if is_from_tunnels {
@@ -310,8 +319,8 @@ impl Vpc {
             match found {
                 Found::Fresh(entry) => {
                     let action = self.flows.action(entry);
-                    let mut colours = Colours::default();
-                    let admit = |metered, bytes| admit::<W>(tables, metered, now, bytes, &mut colours);
+                    let (mut colours, meters) = (Colours::default(), &mut self.meters);
+                    let admit = |metered, bytes| admit::<W>((tables, meters), metered, now, bytes, &mut colours);
                     let before = W::TRACES.then(|| packet.clone());
                     let (flows, id) = (&mut self.flows, &mut self.id);
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
@@ -387,6 +396,7 @@ impl Vpc {
     /// to `out`. `is_up` tells which ports have a listener and are this core's to advertise to. To be called at least
     /// every few seconds; more often costs next to nothing.
     pub fn advertise(&mut self, now: u64, is_up: impl FnMut(PortId) -> bool, out: &mut Vec<Reply>) {
+        self.meters.turn(&self.tables, now);
         if !self.services.is_due(now) {
             return;
         }
@@ -395,6 +405,11 @@ impl Vpc {
         }
         let due = self.services.advertisements(now, is_up);
         out.extend(due.filter_map(|port| software::advertisement(&self.tables, port)));
+    }
+
+    /// The core has nothing to do: what it has of the node's meters is there for other cores.
+    pub fn rest(&mut self) {
+        self.meters.rest(&self.tables);
     }
 
     /// Appends to `out` the frames that announce the endpoint at `port` to the switches and tunnel end points of its
@@ -430,5 +445,11 @@ impl Vpc {
         self.stats.replies += (out.len() - before) as u64;
         self.stats.count_software(&verdict);
         verdict
+    }
+}
+
+impl Drop for Vpc {
+    fn drop(&mut self) {
+        self.rest();
     }
 }

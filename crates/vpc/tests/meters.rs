@@ -194,6 +194,7 @@ fn another_rate_counts_at_once_and_makes_no_flow_stale() {
     // So it does by a core that has not gone on yet.
     let next = vpc.tables().rebuild(&spec(300, [&["device"], &[]]), None).expect("a good spec");
     passes(&mut vpc, 11 * SECOND, one().0, &one().1);
+    vpc.rest();
     let counted = |counts: [MeterCount; 3]| counts.iter().map(|count| count.packets).sum::<u64>();
     let (_, later) = next.meter_counts().next().expect("a meter");
     assert_eq!(counted(later), counted(before) + 1);

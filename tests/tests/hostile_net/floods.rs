@@ -3,7 +3,7 @@
 //! The pair is paced at an eighth of what it reaches alone: a guest that asks for less than its share is to get what it
 //! asks for, whatever others do. One core serves all and takes at most as many frames from one queue as from any
 //! other before it looks at the next, so a pair that wants more than that would rightly get less beside a flood. The
-//! flood is switched on and off in turn within one run, and the medians of the pair's delivered frames are compared:
+//! flood is switched on and off in turn within one run, and what is delivered of the frames that fell due is compared:
 //! the machine is the same in both. Guests have CPUs of their own, and here they share what the core leaves: the pair's
 //! thread goes before others, the flooding one behind them, so that what is measured is the core.
 
@@ -66,7 +66,7 @@ struct Storm {
 const LEAST_BREAKS: u64 = 20;
 
 pub struct Seen {
-    /// What the pair gets beside the flood over what it gets without: of pairs of periods.
+    /// The part that the pair gets beside the flood over the part without: of pairs of periods.
     ratio: Interval,
     /// Frames that the flood got rid of, or kicks.
     sent: u64,
@@ -122,7 +122,7 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     let ratio = std::thread::scope(|scope| {
         let flooder = scope
             .spawn(|| pour(&mut nic, &(flood.frames)(), &Valve { on: &on, over: &over, sent: &sent, left: &left }));
-        let measured = in_turn(pair, &on, || {
+        let measured = in_turn(pair, pace / flood.less, &on, || {
             wait_until("what is left of the flood to be worked off", SOON, || {
                 Ok((left.load(Relaxed) == 0).then_some(()))
             })
@@ -176,7 +176,7 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
             }
             Ok::<_, Failure>(())
         });
-        let measured = in_turn(pair, &on, || Ok(()));
+        let measured = in_turn(pair, pace, &on, || Ok(()));
         over.store(true, Relaxed);
         breaker.join().map_err(|_| Failure::new("the breaker panicked"))??;
         measured
@@ -219,17 +219,24 @@ fn storms() -> Vec<Storm> {
     ]
 }
 
-/// What the pair gets while `on` is on over what it gets while it is off, in turn. Off begins when all is `settled`.
-fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<Interval, Failure> {
+/// What the pair gets of what it asks for while `on` is on, over the same while it is off, in turn. Off begins when all
+/// is `settled`.
+fn in_turn(
+    pair: &Pair,
+    pace: u64,
+    on: &AtomicBool,
+    settled: impl Fn() -> Result<(), Failure>,
+) -> Result<Interval, Failure> {
+    let frames = (pace as f64 * PERIOD.as_secs_f64()) as u64;
     let mut ratios = Vec::new();
     for _ in 0..PERIODS {
         on.store(false, Relaxed);
         settled()?;
         std::thread::sleep(PERIOD / 10);
-        let quiet = pair.rate(PERIOD)?;
+        let quiet = pair.served(frames)?;
         on.store(true, Relaxed);
         std::thread::sleep(PERIOD / 10);
-        ratios.push(pair.rate(PERIOD)? / quiet.max(1.0));
+        ratios.push(pair.served(frames)? / quiet.max(f64::MIN_POSITIVE));
     }
     Interval::new(ratios)
 }

@@ -25,6 +25,9 @@ const BATCH: usize = 64;
 const NICE: i32 = -20;
 /// How long it sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_micros(100);
+/// The longest time between two looks that frames become due in. In more, the machine ran something else instead of
+/// the pair, which asks for nothing then.
+const LONGEST_LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -32,6 +35,8 @@ struct Counts {
     closing: AtomicBool,
     /// Frames a second; 0: as many as go.
     pace: AtomicU64,
+    /// Frames that were due by the pace.
+    asked: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
 }
@@ -93,6 +98,17 @@ impl Pair {
         Ok((self.received()? - before) as f64 / start.elapsed().as_secs_f64())
     }
 
+    /// What arrives of so many frames that are due from now on, as a share.
+    pub fn served(&self, frames: u64) -> Result<f64, Failure> {
+        let asked = || self.0.counts().asked.load(Relaxed);
+        let (before, received) = (asked(), self.received()?);
+        wait_until("the pair to ask for its frames", SOON, || {
+            let due = asked() - before;
+            let now = self.received()? - received;
+            Ok((due >= frames).then(|| now as f64 / due as f64))
+        })
+    }
+
     /// Fails unless frames arrived since `before`, or soon do.
     pub fn goes_on(&self, before: u64) -> Result<(), Failure> {
         wait_until("the pair to go on", SOON, || Ok((self.received()? > before + 1).then_some(())))
@@ -132,22 +148,27 @@ struct Ends {
 }
 
 fn work(mut ends: Ends, counts: &Counts, stop: &AtomicBool) -> Result<(), Failure> {
-    let (mut pace, mut start, mut base) = (0, Instant::now(), 0);
+    let (mut pace, mut looked, mut asked, mut debt) = (0, Instant::now(), 0.0, 0.0);
     while !stop.load(Relaxed) {
         let wanted = counts.pace.load(Relaxed);
+        let elapsed = looked.elapsed();
+        looked += elapsed;
         if wanted != pace {
-            (pace, start, base) = (wanted, Instant::now(), ends.sender.sent());
+            (pace, debt) = (wanted, 0.0);
         }
+        let new = elapsed.min(LONGEST_LOOK).as_secs_f64() * pace as f64;
+        (asked, debt) = (asked + new, debt + new);
+        counts.asked.store(asked as u64, Relaxed);
         let due = match pace {
             _ if counts.closing.load(Relaxed) => 0,
             0 => usize::MAX,
-            _ => (base + (start.elapsed().as_secs_f64() * pace as f64) as u64).saturating_sub(ends.sender.sent())
-                as usize,
+            _ => debt as usize,
         };
         ends.sender.reap(&mut ends.a.transmit);
         let count = due.min(BATCH).min(ends.sender.free());
         if count > 0 {
             ends.sender.send(&mut ends.a.transmit, count);
+            debt -= count as f64;
             counts.sent.store(ends.sender.sent(), Relaxed);
         }
         let taken = ends.receiver.take(&mut ends.b.receive, BATCH).context("receiving")?;

@@ -47,6 +47,7 @@ fn table(capacity: u32) -> Conntrack {
     Conntrack::new(Config {
         capacity: capacity as usize,
         shares: vec![capacity],
+        rest_is_shared: false,
         timeouts: Timeouts::default(),
         pickup: false,
         any_reset: false,

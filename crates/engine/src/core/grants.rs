@@ -29,6 +29,28 @@ const BACKLOG_DEVICE: u32 = u32::MAX;
 /// Frames of a burst where work may arrive that does not wait for a whole one.
 const SMALL_BURST: usize = 8;
 
+/// How many frames of a backlog are forwarded at a time: as many as take a few microseconds, which others wait for.
+#[derive(Debug, Default)]
+pub(super) struct IngressBurst {
+    /// What a frame took of late, nanoseconds.
+    each: u64,
+}
+
+impl IngressBurst {
+    /// What a burst is meant to take, nanoseconds: less than most requests take.
+    const TIME: u64 = 4_000;
+
+    fn frames(&self) -> usize {
+        let frames = IngressBurst::TIME.checked_div(self.each).unwrap_or(BURST as u64);
+        (frames as usize).clamp(1, BURST)
+    }
+
+    fn ran(&mut self, frames: u32, time: Nanos) {
+        let each = time.0 / u64::from(frames.max(1));
+        self.each = (3 * self.each + each).div_ceil(4);
+    }
+}
+
 impl<S: TenantScheduler> Core<S> {
     /// Runs grants for a turn, as the [dispatcher](softdpu_sched::Dispatcher) says. `round`: when the round began.
     /// Returns whether there was anything to run.
@@ -38,7 +60,7 @@ impl<S: TenantScheduler> Core<S> {
         let polled = started.saturating_sub(round).saturating_sub(intake.charged);
         self.work.dispatcher.begin_turn(Nanos(started), Nanos(polled));
         let (mut now, mut any) = (started, false);
-        self.work.forget_granted();
+        self.work.forget_granted(started);
         let mut left = self.turn_grants;
         if left == 0 {
             return true;
@@ -134,21 +156,29 @@ impl<S: TenantScheduler> Core<S> {
             return started;
         }
         self.work.channels.update(tenant, Nanos(started));
-        let (units, most) = (grant.units as usize, if self.work.has_urgent() { SMALL_BURST } else { BURST });
+        let units = grant.units as usize;
+        let most = self.ingress_burst.frames().min(if self.work.has_urgent() { SMALL_BURST } else { BURST });
         let mut tick = self.work.dispatcher.tick(Nanos(started));
-        let mut cost = Cost::default();
+        let (mut cost, mut began) = (Cost::default(), started);
         while (cost.units as usize) < units {
             if cost.units > 0 && self.is_burst_last(number, &mut tick, started) {
                 break;
             }
             let burst = most.min(units - cost.units as usize);
             let ran = self.frames.forward_backlog(&mut self.queues, tenant, burst);
+            // To hand them to the kernel is their tenant's cost, too.
+            self.frames.flush_sockets(&self.sleep);
             self.settle_broken();
             if ran.units == 0 {
                 break;
             }
             cost.units += ran.units;
             cost.bytes += ran.bytes;
+            if self.work.dispatcher.is_timed() {
+                let now = clock::now();
+                self.ingress_burst.ran(ran.units, Nanos(now.saturating_sub(began)));
+                began = now;
+            }
         }
         self.work.leave(tenant, cost.units as usize);
         if let Some(tenant) = self.accounting.tenant(tenant) {

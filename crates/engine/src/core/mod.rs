@@ -24,6 +24,7 @@ mod messages;
 mod tests;
 mod work;
 
+use grants::IngressBurst;
 pub(crate) use work::Contention;
 
 use std::os::fd::AsFd;
@@ -84,6 +85,7 @@ pub(crate) struct Core<S> {
     batch: Chains,
     /// Grants in a turn at the most.
     turn_grants: u32,
+    ingress_burst: IngressBurst,
 }
 
 /// What polling the rings came to.
@@ -131,6 +133,7 @@ impl<S: TenantScheduler> Core<S> {
             accounting: Accounting::new(counters),
             batch: Chains::new(),
             turn_grants: u32::MAX,
+            ingress_burst: IngressBurst::default(),
         })
     }
 
@@ -169,6 +172,7 @@ impl<S: TenantScheduler> Core<S> {
             self.accounting.counters.idle_ns.add(passed);
             std::hint::spin_loop();
             if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
+                self.frames.rest();
                 self.nap();
                 let now = clock::now();
                 self.advertise(now);
@@ -197,7 +201,7 @@ impl<S: TenantScheduler> Core<S> {
             are_others = self.deferred_goes_first() || self.run_grants(now, intake);
             busy |= are_others;
         } else {
-            self.work.forget_granted();
+            self.work.forget_granted(now);
         }
         if self.disk.outstanding() > 0 {
             let mut started = clock::now();

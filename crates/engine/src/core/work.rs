@@ -14,6 +14,7 @@ pub(super) struct WorkScheduler<S> {
     /// [`LatencyClass::Latency`](softdpu_sched::LatencyClass), where the policy preempts grants for them.
     urgent: Vec<u32>,
     granted: GrantedTenants,
+    recent: RecentTenants,
 }
 
 /// The tenants that had grants in the last turn.
@@ -26,6 +27,16 @@ pub(crate) enum GrantedTenants {
 }
 
 impl GrantedTenants {
+    /// Whether there is another one than this.
+    #[inline]
+    fn is_beside(self, tenant: TenantId) -> bool {
+        match self {
+            GrantedTenants::None => false,
+            GrantedTenants::One(one) => one != tenant,
+            GrantedTenants::Several => true,
+        }
+    }
+
     #[inline]
     pub(super) fn add(&mut self, tenant: TenantId) {
         *self = match *self {
@@ -36,23 +47,47 @@ impl GrantedTenants {
     }
 }
 
+/// The tenants that had grants of late: in this window of time and in the one before it.
+#[derive(Debug, Default)]
+struct RecentTenants {
+    windows: [GrantedTenants; 2],
+    /// When the window ends, nanoseconds.
+    end: u64,
+}
+
+impl RecentTenants {
+    /// Length of a window, nanoseconds: many times what a tenant that asks again and again takes between two requests.
+    const WINDOW: u64 = 1_000_000;
+
+    /// Those of a turn that is over at `now`.
+    #[inline]
+    fn add(&mut self, now: u64, turn: GrantedTenants) {
+        if now >= self.end {
+            let is_next = now - self.end < RecentTenants::WINDOW;
+            self.windows = [GrantedTenants::None, if is_next { self.windows[0] } else { GrantedTenants::None }];
+            self.end = now + RecentTenants::WINDOW;
+        }
+        match turn {
+            GrantedTenants::None => {}
+            GrantedTenants::One(tenant) => self.windows[0].add(tenant),
+            GrantedTenants::Several => self.windows[0] = GrantedTenants::Several,
+        }
+    }
+}
+
 /// What there is on a core beside the frames that a wire brings.
 pub(crate) struct Contention<'a> {
     channels: &'a Channels,
-    granted: GrantedTenants,
+    granted: [GrantedTenants; 3],
 }
 
 impl Contention<'_> {
-    /// Whether tenants other than this one have work that waits, or had some granted in the last turn and so may be
-    /// about to bring more.
+    /// Whether tenants other than this one have work that waits, or had some granted of late and so may be about to
+    /// bring more, which is not to wait for a whole burst of this one's.
     #[inline]
     pub(crate) fn is_beside(&self, tenant: TenantId) -> bool {
-        let is_other = match self.granted {
-            GrantedTenants::None => false,
-            GrantedTenants::One(one) => one != tenant,
-            GrantedTenants::Several => true,
-        };
-        is_other || self.channels.total() > self.channels.waiting(tenant)
+        self.granted.iter().any(|granted| granted.is_beside(tenant))
+            || self.channels.total() > self.channels.waiting(tenant)
     }
 }
 
@@ -63,6 +98,7 @@ impl<S: TenantScheduler> WorkScheduler<S> {
             channels: Channels::default(),
             urgent: Vec::new(),
             granted: GrantedTenants::None,
+            recent: RecentTenants::default(),
         }
     }
 
@@ -84,9 +120,13 @@ impl<S: TenantScheduler> WorkScheduler<S> {
         self.dispatcher.ready(now, queue, work);
     }
 
-    /// A turn begins, or there is none as nothing waits.
+    /// A turn begins at `now`, or there is none as nothing waits.
     #[inline]
-    pub(super) fn forget_granted(&mut self) {
+    pub(super) fn forget_granted(&mut self, now: u64) {
+        // Where nothing is to depend on time, only the last turn counts.
+        if self.dispatcher.is_timed() {
+            self.recent.add(now, self.granted);
+        }
         self.granted = GrantedTenants::None;
     }
 
@@ -99,7 +139,8 @@ impl<S: TenantScheduler> WorkScheduler<S> {
     /// What frames from wires would compete with.
     #[inline]
     pub(super) fn contention(&self) -> Contention<'_> {
-        Contention { channels: &self.channels, granted: self.granted }
+        let [now, before] = self.recent.windows;
+        Contention { channels: &self.channels, granted: [self.granted, now, before] }
     }
 
     /// `units` of a tenant's work have run, or are dropped.

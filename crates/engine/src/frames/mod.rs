@@ -463,6 +463,11 @@ impl Forwarder {
         (*port.name == *name).then(|| self.vpc.explain(clock::now(), id, frame, asked))
     }
 
+    /// The core is about to sleep.
+    pub(crate) fn rest(&mut self) {
+        self.vpc.rest();
+    }
+
     /// What is due in the network without a frame: functions turn, and guests get router advertisements.
     pub(crate) fn advertise(&mut self, queues: &mut QueueTable, now: u64) {
         self.functions.turn(now);

@@ -47,6 +47,7 @@ impl Connections {
         let config = Config {
             capacity,
             shares: Vec::new(),
+            rest_is_shared: false,
             timeouts: Timeouts::default(),
             // After a restart, connections go on that the rules allow.
             pickup: true,

@@ -59,6 +59,8 @@ pub struct Mtda {
     cursor: usize,
     waiting: u64,
     renewals: u64,
+    /// Renewals that were allocations.
+    reallocations: u64,
     /// Tenants whose need is not met yet, in the repaired allocation. Kept between calls, so that no memory is
     /// allocated.
     unmet: Vec<usize>,
@@ -74,7 +76,16 @@ impl Mtda {
     /// Its flaws are the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant
     /// that always has requests and exhausts its credits is served for ever if it comes before the others.
     pub fn printed(system: System) -> Mtda {
-        Mtda { system, is_repaired: false, tenants: Vec::new(), cursor: 0, waiting: 0, renewals: 0, unmet: Vec::new() }
+        Mtda {
+            system,
+            is_repaired: false,
+            tenants: Vec::new(),
+            cursor: 0,
+            waiting: 0,
+            renewals: 0,
+            reallocations: 0,
+            unmet: Vec::new(),
+        }
     }
 
     /// The algorithms with these changes:
@@ -107,6 +118,11 @@ impl Mtda {
         self.renewals
     }
 
+    /// How often credits were allocated anew: Algorithm 1, EXHAUSTED.
+    pub fn reallocations(&self) -> u64 {
+        self.reallocations
+    }
+
     fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
         let index = usize::from(tenant.0);
         if self.tenants.len() <= index {
@@ -117,6 +133,7 @@ impl Mtda {
 
     /// Algorithm 1, EXHAUSTED.
     fn allocate(&mut self) {
+        self.reallocations += 1;
         if self.is_repaired {
             self.allocate_by_need();
         } else {

@@ -37,7 +37,7 @@ impl Rate {
     pub const BURST: u64 = u64::MAX / BILLION;
 }
 
-const BILLION: u64 = 1_000_000_000;
+pub(super) const BILLION: u64 = 1_000_000_000;
 
 /// Colours packets by two rates: by RFC 2698, where the second is the peak of all, or by RFC 4115, where it is what may
 /// come in excess of the first. Exact: in billionths of a token, time adds whole numbers.
@@ -65,6 +65,7 @@ enum Algorithm {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     tokens: u64,
+    /// The most that it may have: its burst, less what is leased.
     burst: u64,
     /// Tokens a second: billionths a nanosecond.
     rate: u64,
@@ -86,6 +87,17 @@ impl Bucket {
     fn add(&mut self, tokens: u64) {
         // What is less than the room fits.
         self.tokens += tokens.min(self.burst - self.tokens);
+    }
+
+    /// Takes so many tokens out, and the room for them. There are as many.
+    fn lend(&mut self, tokens: u64) {
+        (self.tokens, self.burst) = (self.tokens - tokens, self.burst - tokens);
+    }
+
+    /// Room for so many tokens is there again, and of them those that are `left`.
+    fn end_loan(&mut self, tokens: u64, left: u64) {
+        self.burst += tokens;
+        self.add(left);
     }
 }
 
@@ -164,8 +176,40 @@ impl Meter {
         self.committed.tokens >= cost && (matches!(self.algorithm, Algorithm::Rfc4115) || self.second.tokens >= cost)
     }
 
+    /// What it counts.
+    pub(super) fn measure(&self) -> Measure {
+        self.measure
+    }
+
+    /// Whole tokens that may be leased: as many as the committed rate earns in `time`, and one part of `parts` of those
+    /// that are there.
+    pub(super) fn leasable(&self, time: Nanos, parts: u64) -> u64 {
+        let earned = u128::from(self.committed.rate) * u128::from(time.0);
+        let green = match self.algorithm {
+            Algorithm::Rfc2698 => self.committed.tokens.min(self.second.tokens),
+            Algorithm::Rfc4115 => self.committed.tokens,
+        };
+        u64::try_from(earned).unwrap_or(u64::MAX).min(green / parts) / BILLION
+    }
+
+    /// Takes `size` tokens of those that are [leasable](Self::leasable) out.
+    pub(super) fn lend(&mut self, size: u64) {
+        self.committed.lend(size * BILLION);
+        if matches!(self.algorithm, Algorithm::Rfc2698) {
+            self.second.lend(size * BILLION);
+        }
+    }
+
+    /// Of `size` tokens that were taken out, `left` come back.
+    pub(super) fn end_loan(&mut self, size: u64, left: u64) {
+        self.committed.end_loan(size * BILLION, left * BILLION);
+        if matches!(self.algorithm, Algorithm::Rfc2698) {
+            self.second.end_loan(size * BILLION, left * BILLION);
+        }
+    }
+
     #[inline]
-    fn earn(&mut self, now: Nanos) {
+    pub(super) fn earn(&mut self, now: Nanos) {
         let passed = now.since(self.last);
         // Packets of a burst come at one time.
         if passed != Nanos(0) {

@@ -43,8 +43,8 @@ const MOST_HOSTS: u32 = 65_536;
 /// Fewer flows than this would be of no use; more have no numbers.
 const FEWEST_FLOWS: u32 = 64;
 const MOST_FLOWS: u32 = 1 << 24;
-/// Some 1 GiB, which is taken when the first interface is in a group.
-const MOST_CONNECTIONS: u32 = 1 << 22;
+/// Some 8 GiB, which are reserved when the first interface is in a group and taken as connections come.
+const MOST_CONNECTIONS: u32 = 1 << 25;
 /// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
 pub(super) const STAND_IN_VNI: Vni = Vni(0);
 

@@ -279,8 +279,8 @@ const BROKEN: &[(&str, &str)] = &[
         "2:20: `flows` in node.tables: found the integer 63, expected a whole number from 64 to 16777216",
     ),
     (
-        "[node]\ntables = { connections = 5_000_000 }",
-        "2:26: `connections` in node.tables: found the integer 5000000, expected a whole number from 1 to 4194304",
+        "[node]\ntables = { connections = 40_000_000 }",
+        "2:26: `connections` in node.tables: found the integer 40000000, expected a whole number from 1 to 33554432",
     ),
     (
         "[[tenant]]\nname = \"t\"\nmeter = { committed = \"1 Gbit/s\", excess = \"1 Gbit/s\", peak = \"2 Gbit/s\" }",

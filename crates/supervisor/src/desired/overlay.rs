@@ -283,7 +283,7 @@ impl Overlay {
                 }
             }
             Change::NetworkAdd(network) => {
-                self.networks.insert(network.name.clone(), network);
+                self.networks.insert(network.name.clone(), *network);
             }
             Change::NetworkRemove { name } => {
                 self.endpoints.remove(&name);

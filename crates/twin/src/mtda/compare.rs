@@ -1,17 +1,15 @@
-//! What several experiments have in common: sweeps over cases, gains, what is against an ordering.
+//! What several experiments have in common: sweeps over cases, gains, margins of orderings.
 
 use std::collections::BTreeMap;
 
 use softdpu_plot::Lines;
 
+use super::figure::{Margin, above};
 use super::run::{self, Case, Measured, System};
 use super::{Scope, setup};
 
 /// A value for each system in each case.
 pub(super) type Values = BTreeMap<(System, usize, u32), f64>;
-
-/// A tenth of a percent or less is no difference: it is the noise of a run as long as these.
-pub(super) const NOISE: f64 = 0.01;
 
 /// Runs all systems with so many tenants and each packet size.
 pub(super) fn sweep(
@@ -24,7 +22,7 @@ pub(super) fn sweep(
     let mut values = Values::new();
     for &count in tenants {
         for &size in sizes {
-            let case = Case::new(count, is_balanced, size);
+            let case = Case::new(count, is_balanced, size, &scope.constants);
             for system in System::ALL {
                 values.insert((system, count, size), of(&run::run(system, &case, scope)));
             }
@@ -68,45 +66,28 @@ pub(super) fn most_saving(values: &Values, other: System, tenants: usize) -> f64
     setup::SIZES.iter().map(of).fold(f64::MIN, f64::max)
 }
 
-/// Cases in which MTDA is not better than one of the paper's others, `sign` being 1 where more is better and -1 where
-/// less is.
-pub(super) fn against_mtda(values: &Values, sign: f64) -> Vec<String> {
-    let mut against = Vec::new();
+/// How far MTDA is better than each of the paper's others, `sign` being 1 where more is better and -1 where less is.
+pub(super) fn beside_mtda(values: &Values, sign: f64) -> Vec<Margin> {
+    let mut margins = Vec::new();
     for (&(system, count, size), value) in values {
-        if count == 1 || !System::OTHERS.contains(&system) {
-            continue;
-        }
-        let own = values[&(System::Mtda, count, size)];
-        if (own - value) * sign < -NOISE * value.abs() {
-            against.push(format!(
-                "{} with {}: {:+.1} %",
-                system.title(),
-                label(count, size),
-                (value / own - 1.0) * 100.0
-            ));
+        if count > 1 && System::OTHERS.contains(&system) {
+            let own = values[&(System::Mtda, count, size)];
+            margins.push(above(format!("{}, {}", system.title(), label(count, size)), own, *value, sign));
         }
     }
-    against
+    margins
 }
 
-/// Systems and numbers of tenants for which a value does not rise (`sign` 1) or fall (-1) with the packet size.
-pub(super) fn against_trend(values: &Values, tenants: &[usize], sign: f64) -> Vec<String> {
-    let mut against = Vec::new();
+/// How far each system's value rises (`sign` 1) or falls (-1) from the least packet size to the largest.
+pub(super) fn trend(values: &Values, tenants: &[usize], sign: f64) -> Vec<Margin> {
+    let (least, most) = (setup::SIZES[0], setup::SIZES[setup::SIZES.len() - 1]);
+    let mut margins = Vec::new();
     for &count in tenants {
         for system in System::PAPER {
-            for pair in setup::SIZES.windows(2) {
-                let (small, large) = (values[&(system, count, pair[0])], values[&(system, count, pair[1])]);
-                if (large - small) * sign < -NOISE * small.abs() {
-                    let change = (large / small - 1.0) * 100.0;
-                    against.push(format!(
-                        "{}, {count} tenants, {} to {} B: {change:+.1} %",
-                        system.title(),
-                        pair[0],
-                        pair[1]
-                    ));
-                }
-            }
+            let value = |size| values[&(system, count, size)];
+            let s = if count == 1 { "" } else { "s" };
+            margins.push(above(format!("{}, {count} tenant{s}", system.title()), value(most), value(least), sign));
         }
     }
-    against
+    margins
 }

@@ -1,4 +1,5 @@
-//! What an experiment found: figures beside what the paper states, orderings that hold or do not, lines to draw.
+//! What an experiment finds with one seed: figures beside what the paper states, margins of orderings, lines to draw.
+//! A [`Summary`](super::Summary) is of several seeds.
 
 use softdpu_plot::Panel;
 
@@ -28,8 +29,21 @@ pub struct Stated {
     pub unit: &'static str,
     /// The paper's value.
     pub paper: f64,
-    /// The twin's.
-    pub twin: f64,
+    /// The twin's. None: it would be a percentage of a value near zero.
+    pub twin: Option<f64>,
+    /// A constant was calibrated on it: it is not reproduced.
+    pub is_calibrated: bool,
+}
+
+/// By how much one pair of values is in the order that the paper states; negative: in the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Margin {
+    /// Of what.
+    pub label: String,
+    /// `%`: of the other value; `pp`: percentage points; otherwise the unit of the values.
+    pub unit: &'static str,
+    /// How much.
+    pub value: f64,
 }
 
 /// An ordering or a trend that the paper's text states.
@@ -37,13 +51,11 @@ pub struct Stated {
 pub struct Ordering {
     /// What is said, and where.
     pub what: String,
-    /// Whether it is so in the twin.
-    pub holds: bool,
-    /// What was seen: where it is not, where not.
-    pub seen: String,
+    /// The margins of all pairs that it is about.
+    pub margins: Vec<Margin>,
 }
 
-/// What an experiment found.
+/// What an experiment found with one seed.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// Its name on the command line.
@@ -89,131 +101,27 @@ impl Figure {
     }
 
     pub(super) fn state(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: f64) {
-        self.stated.push(Stated { what: what.into(), unit, paper, twin });
+        self.state_if_any(what, unit, paper, Some(twin));
     }
 
-    /// Notes an ordering: it holds if there is nothing against it.
-    pub(super) fn order(&mut self, what: impl Into<String>, against: &[String]) {
-        let seen = match against {
-            [] => String::new(),
-            few if few.len() <= 3 => few.join("; "),
-            many => format!("{}; and {} more", many[..3].join("; "), many.len() - 3),
-        };
-        self.orderings.push(Ordering { what: what.into(), holds: against.is_empty(), seen });
+    /// The same where the twin may have no such value.
+    pub(super) fn state_if_any(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: Option<f64>) {
+        self.stated.push(Stated { what: what.into(), unit, paper, twin, is_calibrated: false });
     }
 
-    /// One JSON object a line, as every `bench` and `twin` command prints: bench, subject, case, metric, unit, value.
-    pub fn json(&self) -> String {
-        let bench = format!("twin-{}", self.name);
-        let mut lines = String::new();
-        let mut line = |subject: &str, case: &str, metric: &str, unit: &str, value: f64| {
-            let object = serde_json::json!({
-                "bench": bench, "subject": subject, "case": case, "metric": metric, "unit": unit, "value": value,
-            });
-            lines.push_str(&object.to_string());
-            lines.push('\n');
-        };
-        for Point { subject, case, metric, unit, value } in &self.points {
-            line(subject, case, metric, unit, *value);
-        }
-        for Stated { what, unit, paper, twin } in &self.stated {
-            line("paper", what, "stated", unit, *paper);
-            line("twin", what, "stated", unit, *twin);
-        }
-        for Ordering { what, holds, .. } in &self.orderings {
-            line("twin", what, "holds", "1", f64::from(u8::from(*holds)));
-        }
-        lines
+    /// An ordering. It holds if the margins are above zero, see [`Verdict`](super::Verdict).
+    pub(super) fn order(&mut self, what: impl Into<String>, margins: Vec<Margin>) {
+        self.orderings.push(Ordering { what: what.into(), margins });
     }
+}
 
-    /// The points as comma-separated values with a heading (RFC 4180).
-    pub fn csv(&self) -> String {
-        let mut lines = "subject,case,metric,unit,value\n".to_owned();
-        for Point { subject, case, metric, unit, value } in &self.points {
-            lines.push_str(&format!("{subject},\"{case}\",{metric},{unit},{value}\n"));
-        }
-        lines
-    }
+/// How far a value is above another, in percent of that: positive where `sign` is 1 and it is more, or -1 and less.
+pub(super) fn above(label: impl Into<String>, value: f64, other: f64, sign: f64) -> Margin {
+    let value = if other.abs() < 1e-12 { 0.0 } else { (value / other - 1.0) * 100.0 * sign };
+    Margin { label: label.into(), unit: "%", value }
+}
 
-    /// Draws it to `path`, as SVG or PNG.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub fn draw(&self, path: &std::path::Path) -> Result<(), String> {
-        softdpu_plot::draw(&self.panels, path)
-    }
-
-    /// For people: the paper's values beside the twin's, the orderings, and every figure.
-    pub fn table(&self) -> String {
-        let mut text = format!("{}\n", self.title);
-        if self.stated.is_empty() {
-            text.push_str("\nThe paper's text states no value for this: below is the shape.\n");
-        } else {
-            let width = self.stated.iter().map(|stated| stated.what.chars().count()).max().unwrap_or(0);
-            text.push_str(&format!("\n{:width$}  {:>10} {:>10} {:>11}\n", "STATED", "paper", "twin", "difference"));
-            for Stated { what, unit, paper, twin } in &self.stated {
-                let unit = if *unit == "1" { "" } else { unit };
-                let difference = twin - paper;
-                text.push_str(&format!("{what:width$}  {paper:>10.3} {twin:>10.3} {difference:>+11.3} {unit}\n"));
-            }
-        }
-        if !self.orderings.is_empty() {
-            text.push_str("\nORDER\n");
-            for Ordering { what, holds, seen } in &self.orderings {
-                let holds = if *holds { "holds         " } else { "does not hold " };
-                text.push_str(&format!("{holds} {what}"));
-                if !seen.is_empty() {
-                    text.push_str(&format!(": {seen}"));
-                }
-                text.push('\n');
-            }
-        }
-        text.push_str(&self.matrix());
-        for note in &self.notes {
-            text.push_str(&format!("\n{note}"));
-        }
-        text.push('\n');
-        text
-    }
-
-    /// A table for each metric: cases down, subjects across.
-    fn matrix(&self) -> String {
-        let mut text = String::new();
-        let mut metrics: Vec<(&str, &str)> = Vec::new();
-        for point in &self.points {
-            if !metrics.contains(&(point.metric, point.unit)) {
-                metrics.push((point.metric, point.unit));
-            }
-        }
-        for (metric, unit) in metrics {
-            let points: Vec<&Point> = self.points.iter().filter(|point| point.metric == metric).collect();
-            let (mut subjects, mut cases): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-            for point in &points {
-                if !subjects.contains(&point.subject.as_str()) {
-                    subjects.push(&point.subject);
-                }
-                if !cases.contains(&point.case.as_str()) {
-                    cases.push(&point.case);
-                }
-            }
-            let width = cases.iter().map(|case| case.chars().count()).max().unwrap_or(0).max(8);
-            let heading = if unit == "1" { metric.to_owned() } else { format!("{metric}, {unit}") };
-            text.push_str(&format!("\n{heading}\n{:width$}", ""));
-            for subject in &subjects {
-                text.push_str(&format!(" {subject:>12}"));
-            }
-            for case in cases {
-                text.push_str(&format!("\n{case:width$}"));
-                for subject in &subjects {
-                    let found = points.iter().find(|point| point.subject == *subject && point.case == case);
-                    match found {
-                        Some(point) => text.push_str(&format!(" {:>12.3}", point.value)),
-                        None => text.push_str(&format!(" {:>12}", "-")),
-                    }
-                }
-            }
-            text.push('\n');
-        }
-        text
-    }
+/// How far `value` is below `most`, both in `unit`.
+pub(super) fn within(label: impl Into<String>, value: f64, most: f64, unit: &'static str) -> Margin {
+    Margin { label: label.into(), unit, value: most - value }
 }

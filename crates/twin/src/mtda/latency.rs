@@ -2,7 +2,8 @@
 
 use softdpu_plot::Panel;
 
-use super::compare::{NOISE, Values, against_mtda, against_trend, label, lines, most_saving, sweep};
+use super::compare::{Values, beside_mtda, label, lines, most_saving, sweep, trend};
+use super::figure::above;
 use super::run::{self, Case, System};
 use super::setup::{SIZES, TENANTS};
 use super::{Figure, Scope, setup};
@@ -23,9 +24,9 @@ fn common(name: &'static str, title: &str, is_balanced: bool, scope: &Scope) -> 
         let title = format!("mean latency, {count} tenants");
         figure.panels.push(Panel::new(title, "bytes of a packet", lines(&values, count, 1.0), micros));
     }
-    figure.order("latency falls as packets grow, 256 to 1500 B (§V-C)", &against_trend(&values, &[4], -1.0));
-    figure.order("MTDA's latency is the lowest throughout (§V-C)", &against_mtda(&values, -1.0));
-    figure.notes = setup::assumptions();
+    figure.order("latency falls as packets grow, 256 to 1500 B (§V-C)", trend(&values, &[4], -1.0));
+    figure.order("MTDA's latency is the lowest throughout (§V-C)", beside_mtda(&values, -1.0));
+    figure.notes = setup::assumptions(&scope.constants);
     figure.notes.push("Latency is from the wire to the wire, of packets that were not lost.".to_owned());
     (figure, values)
 }
@@ -53,7 +54,7 @@ const NOT_SAID: &str = "The paper does not say whether this is of balanced or un
 pub(super) fn tail_of_each(scope: &Scope) -> Figure {
     let mut figure = Figure::new("mtda-fig8", "Fig. 8: p99 latency of each of four tenants, 1024 B");
     for (is_balanced, which) in BOTH {
-        let case = Case::new(4, is_balanced, 1024);
+        let case = Case::new(4, is_balanced, 1024, &scope.constants);
         let mut rows: Vec<(System, Vec<f64>)> = Vec::new();
         for system in System::ALL {
             let measured = run::run(system, &case, scope);
@@ -77,17 +78,15 @@ pub(super) fn tail_of_each(scope: &Scope) -> Figure {
             let what = format!("Fig. 8, §V-C: MTDA below {}, up to; {which}", other.title());
             figure.state(what, "%", paper, saving(other));
         }
-        let mut against = Vec::new();
+        let mut margins = Vec::new();
         for other in System::OTHERS {
             for (tenant, (own, others)) in of(System::Mtda).iter().zip(of(other)).enumerate() {
-                if *own > others * (1.0 + NOISE) {
-                    against.push(format!("{}, tenant {}: {others:.0} us, MTDA {own:.0}", other.title(), tenant + 1));
-                }
+                margins.push(above(format!("{}, tenant {}", other.title(), tenant + 1), *own, *others, -1.0));
             }
         }
-        figure.order(format!("MTDA's tail is the lowest for each tenant (§V-C), {which}"), &against);
+        figure.order(format!("MTDA's tail is the lowest for each tenant (§V-C), {which}"), margins);
     }
-    figure.notes = setup::assumptions();
+    figure.notes = setup::assumptions(&scope.constants);
     figure.notes.push(NOT_SAID.to_owned());
     figure
 }
@@ -112,9 +111,9 @@ pub(super) fn tail_of_all(scope: &Scope) -> Figure {
             let what = format!("Fig. 9, §V-C: MTDA below {}, up to; {which}", other.title());
             figure.state(what, "%", paper, most_saving(&values, other, 4));
         }
-        figure.order(format!("MTDA's tail is the lowest at each size (§V-C), {which}"), &against_mtda(&values, -1.0));
+        figure.order(format!("MTDA's tail is the lowest at each size (§V-C), {which}"), beside_mtda(&values, -1.0));
     }
-    figure.notes = setup::assumptions();
+    figure.notes = setup::assumptions(&scope.constants);
     figure.notes.push(NOT_SAID.to_owned());
     figure
 }

@@ -1,15 +1,15 @@
 //! One case on one system.
 
 use softdpu_sched::{
-    LogNic, Move, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler, TenantId, Thresholds, Tuning,
-    whole_cores,
+    LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler, TenantId, Thresholds,
+    Tuning, whole_cores,
 };
 
-use super::Scope;
-use super::setup::{self, Application, CHANNEL, CORES, CREDIT, DECISION, FRAMING, LINE, LINK_BUFFER, LOAD, SWITCH};
+use super::setup::{self, Application, CORES, FRAMING, LINE};
+use super::{Constants, Scope};
 use crate::arrivals::Arrivals;
 use crate::node::{Node, Plan, QueuePlan, Source, Tally};
-use crate::station::Link;
+use crate::station::{Link, Station};
 
 /// The systems that are compared. All run on the same node, with the same channels and the same cost of switching and
 /// deciding.
@@ -88,15 +88,17 @@ pub(super) struct Case {
     pub load: f64,
     /// Only this tenant sends.
     pub alone: Option<usize>,
+    /// What is assumed.
+    pub constants: Constants,
 }
 
 impl Case {
-    pub fn new(tenants: usize, is_balanced: bool, size: u32) -> Case {
+    pub fn new(tenants: usize, is_balanced: bool, size: u32, constants: &Constants) -> Case {
         let table = setup::table_4(tenants);
         let all: u32 = table.iter().map(|(_, rate)| rate).sum();
         let part = |rate: u32| if is_balanced { 1.0 / tenants as f64 } else { f64::from(rate) / f64::from(all) };
         let tenants = table.into_iter().map(|(application, rate)| (application, part(rate))).collect();
-        Case { tenants, size, load: LOAD, alone: None }
+        Case { tenants, size, load: constants.load, alone: None, constants: *constants }
     }
 
     /// Packets a second that a tenant sends.
@@ -111,8 +113,34 @@ impl Case {
 
     /// Nanoseconds that a packet of a tenant takes.
     pub fn service(&self, tenant: usize) -> f64 {
-        let service = self.tenants[tenant].0.service();
+        let service = self.tenants[tenant].0.service(&self.constants);
         service.unit as f64 + service.byte as f64 / 1_024.0 * f64::from(self.size)
+    }
+
+    /// Packets that one of a tenant's queues holds; it has one for each core.
+    pub fn queue(&self) -> usize {
+        (self.constants.channel as usize / CORES).max(1)
+    }
+
+    /// What a decision takes, nanoseconds.
+    pub fn decision(&self) -> u64 {
+        self.constants.decision_ns.round() as u64
+    }
+
+    /// The applications that need an accelerator: each has one of its own (ACC_t), which its tenants share.
+    fn accelerated(&self) -> Vec<Application> {
+        let mut kinds: Vec<Application> = Vec::new();
+        for (application, _) in &self.tenants {
+            if application.accelerator(&self.constants).is_some() && !kinds.contains(application) {
+                kinds.push(*application);
+            }
+        }
+        kinds
+    }
+
+    /// The accelerator of a tenant (ACC_t^i), by its place in [`accelerated`](Self::accelerated).
+    fn accelerator(&self, tenant: usize) -> Option<usize> {
+        self.accelerated().iter().position(|application| *application == self.tenants[tenant].0)
     }
 
     /// Cores that a tenant's load needs, in thousandths of one.
@@ -204,15 +232,29 @@ fn balanced(case: &Case) -> Assignment {
 
 /// A system's policy, as every core of it runs it.
 fn policy(system: System, case: &Case, cores: &Assignment) -> Policy {
-    let occupied = || cores.iter().map(|own| Occupancy { cores: own.len() as u32, accelerators: 0 }).collect();
-    let credits = softdpu_sched::System { credit: CREDIT, cores: CORES as u32, accelerators: 0 };
+    let occupied = || {
+        let accelerators = |tenant| u32::from(case.accelerator(tenant).is_some());
+        let occupancy = |(tenant, own): (usize, &Vec<usize>)| Occupancy {
+            cores: own.len() as u32,
+            accelerators: accelerators(tenant),
+        };
+        cores.iter().enumerate().map(occupancy).collect()
+    };
+    let constants = &case.constants;
+    let accelerators = case.accelerated().len() as u32;
+    let credits = softdpu_sched::System { credit: constants.credit as u64, cores: CORES as u32, accelerators };
     match system {
         System::Dpdk => Policy::Fcfs,
-        System::Ipipe => Policy::Ipipe(Thresholds::default()),
+        System::Ipipe => {
+            let micros = |value: f64| Nanos((value * 1e3) as u64);
+            let (tail, quantum) = (micros(constants.ipipe_tail_us), micros(constants.ipipe_quantum_us));
+            let migration = micros(constants.ipipe_migration_us);
+            Policy::Ipipe(Thresholds { tail, migration, quantum, ..Thresholds::default() })
+        }
         System::FairNic => Policy::FairNic,
         System::LogNic => {
             let rate = case.load * case.line_rate() / case.tenants.len() as f64 / CORES as f64;
-            let capacity = (CHANNEL / CORES) as u32;
+            let capacity = case.queue() as u32;
             let profile = |tenant| Profile { rate, service: case.service(tenant), capacity };
             let profiles: Vec<Profile> = (0..case.tenants.len()).map(profile).collect();
             Policy::LogNic(LogNic::plan(&profiles).parts)
@@ -232,35 +274,34 @@ fn node(
     scope: &Scope,
     arrivals: impl Fn(usize) -> Arrivals,
 ) -> Running {
+    let buffer = (case.constants.link_buffer_us * 1e3) as u64;
     let mut plan = Plan {
         cores: CORES,
-        ingress: Some(Link::new(LINE, FRAMING, LINK_BUFFER.0)),
-        egress: Some(Link::new(LINE, FRAMING, LINK_BUFFER.0)),
-        switch: SWITCH,
+        ingress: Some(Link::new(LINE, FRAMING, buffer)),
+        egress: Some(Link::new(LINE, FRAMING, buffer)),
+        switch: case.constants.switch_ns.round() as u64,
         decision,
         ..Plan::default()
     };
+    for application in case.accelerated() {
+        let service = application.accelerator(&case.constants).unwrap_or(0);
+        plan.stations.push(Station { servers: 1, service, spread: case.constants.service_spread.round() as u64 });
+    }
     for (tenant, own) in cores.iter().enumerate() {
+        let station = case.accelerator(tenant);
         let first = plan.queues.len();
         for at in 0..CORES {
             let id = QueueId { tenant: TenantId(tenant as u16), index: (first + at) as u32 };
             let placement = Placement { device: tenant as u32, kind: softdpu_sched::WorkKind::Packets, back_end: None };
             let core = own[at % own.len()];
-            plan.queues.push(QueuePlan {
-                id,
-                core,
-                placement,
-                capacity: CHANNEL / CORES,
-                station: None,
-                deferred: None,
-            });
+            plan.queues.push(QueuePlan { id, core, placement, capacity: case.queue(), station, deferred: None });
         }
         if case.alone.is_none_or(|only| only == tenant) {
             plan.sources.push(Source {
                 arrivals: arrivals(tenant),
                 start: 0,
                 bytes: case.size,
-                service: case.tenants[tenant].0.service(),
+                service: case.tenants[tenant].0.service(&case.constants),
                 queues: (first..first + CORES).collect(),
             });
         }
@@ -271,7 +312,7 @@ fn node(
 /// Runs a case on a system.
 pub(super) fn run(system: System, case: &Case, scope: &Scope) -> Measured {
     let cores = assignment(system, case);
-    run_on(&policy(system, case, &cores), case, &cores, DECISION, scope)
+    run_on(&policy(system, case, &cores), case, &cores, case.decision(), scope)
 }
 
 /// Runs a case with a policy on an assignment of cores.
@@ -294,5 +335,5 @@ pub(super) fn started_with(
     arrivals: impl Fn(usize) -> Arrivals,
 ) -> Running {
     let cores = assignment(system, case);
-    node(&policy(system, case, &cores), case, &cores, DECISION, scope, arrivals)
+    node(&policy(system, case, &cores), case, &cores, case.decision(), scope, arrivals)
 }

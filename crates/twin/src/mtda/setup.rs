@@ -1,7 +1,6 @@
 //! The paper's set-up, and what it leaves open.
 
-use softdpu_sched::Nanos;
-
+use super::Constants;
 use crate::node::Service;
 
 /// Cores of a BlueField-2 (§IV: "eight 64-bit ARMv8 A72 cores").
@@ -30,17 +29,30 @@ pub enum Application {
 }
 
 impl Application {
-    /// **Assumed**: what a packet takes one core. The paper has no such number, nor the cores' clock; these are some
-    /// 1,500 to 3,000 cycles at 2.5 GHz, in the order that §V-A.2's words suggest: more where it says that data are
-    /// taken in and managed, least for the router. A quarter more or less from packet to packet.
-    pub fn service(self) -> Service {
+    /// What a packet takes one core. **Assumed**, as the paper has no such number, nor the cores' clock: some 1,500 to
+    /// 3,000 cycles at 2.5 GHz, in the order that §V-A.2's words suggest: more where it says that data are taken in and
+    /// managed, least for the router.
+    pub fn service(self, constants: &Constants) -> Service {
         let (unit, byte) = match self {
-            Application::Analytics => (1_200, 307),
-            Application::Monitor => (960, 102),
-            Application::Router => (640, 0),
-            Application::Firewall => (800, 205),
+            Application::Analytics => (constants.rta_ns, constants.rta_byte_ns),
+            Application::Monitor => (constants.fm_ns, constants.fm_byte_ns),
+            Application::Router => (constants.router_ns, constants.router_byte_ns),
+            Application::Firewall => (constants.fw_ns, constants.fw_byte_ns),
         };
-        Service { unit, byte, spread: 25 }
+        let scale = constants.service_scale;
+        let spread = constants.service_spread.round() as u64;
+        Service { unit: (unit * scale).round() as u64, byte: (byte * scale * 1_024.0).round() as u64, spread }
+    }
+
+    /// What a packet then takes the application's accelerator, nanoseconds. None: it needs none.
+    pub fn accelerator(self, constants: &Constants) -> Option<u64> {
+        let takes = match self {
+            Application::Analytics => constants.rta_accelerator_ns,
+            Application::Monitor => constants.fm_accelerator_ns,
+            Application::Router => constants.router_accelerator_ns,
+            Application::Firewall => constants.fw_accelerator_ns,
+        };
+        (takes > 0.0).then_some(takes.round() as u64)
     }
 
     /// As Table IV writes it.
@@ -72,43 +84,40 @@ pub fn table_4(tenants: usize) -> Vec<(Application, u32)> {
     }
 }
 
-/// **Assumed**: all tenants together send what the line carries, each by its part of the rates, at random (Poisson).
-/// The paper says neither how much is sent nor how it is spaced.
-pub const LOAD: f64 = 1.0;
-
-/// **Assumed**: packets that a tenant's channel holds, spread over its queues, one for each core (flows are hashed). It
-/// is what softdpu's channels hold. The same for all systems.
-pub const CHANNEL: usize = 1_024;
-
-/// **Assumed**: what a core loses when it goes on with another tenant's application than the one it ran, nanoseconds:
-/// code and tables that are not in its first-level caches, 64 KiB at some 64 GB/s. The paper names the loss ("the
-/// required context switches might result in increased latency", §III-C) and gives no number.
-pub const SWITCH: u64 = 1_000;
-
-/// **Assumed**: what a decision takes a core, nanoseconds, the same for every policy. When this was assumed, decisions
-/// were measured to take 8 (`fcfs`) to 80 (`weighted`) on this project's machine; since then they have become faster (3
-/// to 40, `docs/scheduling.md`), and the assumption stays. An A72 is slower.
-pub const DECISION: u64 = 100;
-
-/// **Assumed**: what a frame may wait for the wire before it is lost.
-pub const LINK_BUFFER: Nanos = Nanos(1_000_000);
-
-/// **Assumed**: of MTDA's equation (7), the paper gives neither CREDIT nor which applications use accelerators. CREDIT
-/// is the policy's own default, and no application uses any.
-pub const CREDIT: u64 = 1_024;
-
 /// What is assumed, for people, in a line each.
-pub fn assumptions() -> Vec<String> {
-    vec![
+pub fn assumptions(constants: &Constants) -> Vec<String> {
+    let Constants { switch_ns, decision_ns, load, channel, credit, service_spread, service_scale, .. } = constants;
+    let of = |application: Application| {
+        let service = application.service(constants);
+        format!("{} {} + {:.1}", application.name(), service.unit, service.byte as f64 / 1_024.0)
+    };
+    use Application::{Analytics, Firewall, Monitor, Router};
+    let services = [Analytics, Monitor, Router, Firewall].map(of).join(", ");
+    let accelerators = [Analytics, Monitor, Router, Firewall].map(|application| {
+        let takes = application.accelerator(constants).map_or("none".to_owned(), |takes| takes.to_string());
+        format!("{} {takes}", application.name())
+    });
+    let accelerators = accelerators.join(", ");
+    let mut all = vec![
         format!(
             "from the paper: {CORES} cores (§IV), {} Gbit/s (§V-A), applications and rates of Table IV",
             (LINE / 1e9) as u64
         ),
-        "assumed: a packet takes a core 1200 ns + 0.3 ns/B (rta), 960 + 0.1 (fm), 640 (router), 800 + 0.2 (fw), ± 25 %"
-            .to_owned(),
-        format!("assumed: together the tenants send what the line carries; a tenant's channel holds {CHANNEL} packets"),
-        format!("assumed: going on with another tenant's work takes a core {SWITCH} ns, a decision {DECISION} ns"),
-        "assumed: no application uses an accelerator; CREDIT = 1024; LogNIC was characterised at balanced load"
-            .to_owned(),
-    ]
+        format!(
+            "calibrated on DPDK's total of four balanced tenants (§V-D, 15.345 Gbit/s): a core goes on with another \
+             tenant's work after {switch_ns} ns"
+        ),
+        format!("assumed: ns a packet + ns a byte: {services}; ± {service_spread} %, times {service_scale}"),
+        format!(
+            "assumed: together the tenants send {load} of what the line carries; a channel holds {channel} packets"
+        ),
+        format!("assumed: a decision takes {decision_ns} ns; CREDIT = {credit}"),
+        format!("assumed: ns of an accelerator a packet: {accelerators}"),
+        "assumed: LogNIC was characterised at balanced load".to_owned(),
+    ];
+    let changed = constants.changed();
+    if !changed.is_empty() {
+        all.push(format!("SET: {}", changed.join(" ")));
+    }
+    all
 }

@@ -4,6 +4,7 @@
 use softdpu_plot::{Lines, Panel};
 use softdpu_sched::{Nanos, Placement, Policy, QueueId, TenantId, WorkKind};
 
+use super::figure::Margin;
 use super::run::System;
 use super::{Figure, Scope};
 use crate::arrivals::Arrivals;
@@ -63,12 +64,14 @@ pub(super) fn starvation(scope: &Scope) -> Figure {
         .filter(|point| point.metric == "served" && !point.case.contains("floods"))
         .map(|point| (point.subject.clone(), point.case.clone(), point.value))
         .collect();
-    let of = |name: &str, is_wrong: fn(f64) -> bool| -> Vec<String> {
-        let wrong = served.iter().filter(|(subject, _, value)| subject == name && is_wrong(*value));
-        wrong.map(|(_, case, value)| format!("{case}: {value}")).collect()
+    let of = |name: &str, sign: f64, offset: f64| -> Vec<Margin> {
+        let own = served.iter().filter(|(subject, ..)| subject == name);
+        own.map(|(_, case, value)| Margin { label: case.clone(), unit: "packets", value: value * sign + offset })
+            .collect()
     };
-    figure.order("printed: the other three are never served", &of("mtda-printed", |served| served > 0.0));
-    figure.order("repaired: all are served", &of("mtda", |served| served == 0.0));
-    figure.order("weighted: all are served", &of("weighted", |served| served == 0.0));
+    // Fewer than one.
+    figure.order("printed: the other three are never served", of("mtda-printed", -1.0, 1.0));
+    figure.order("repaired: all are served", of("mtda", 1.0, 0.0));
+    figure.order("weighted: all are served", of("weighted", 1.0, 0.0));
     figure
 }

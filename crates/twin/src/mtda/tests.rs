@@ -1,7 +1,9 @@
 use super::*;
 
-/// Long enough to tell orders, short enough for a test.
-const SHORT: Scope = Scope { seed: 1, span: 400_000 };
+/// Long enough for every part of an experiment to happen.
+fn short() -> Scope {
+    Scope { seed: 1, span: 400_000, ..Scope::default() }
+}
 
 #[test]
 fn table_4_adds_up() {
@@ -13,7 +15,7 @@ fn table_4_adds_up() {
 
 #[test]
 fn the_printed_algorithm_starves_and_the_repaired_one_does_not() {
-    let figure = starvation::starvation(&Scope { seed: 3, span: 10_000_000 });
+    let figure = starvation::starvation(&Scope { seed: 3, span: 10_000_000, ..Scope::default() });
     let served = |subject: &str, tenant: &str| {
         let found = figure.points.iter().find(|p| p.subject == subject && p.case == tenant && p.metric == "served");
         found.map_or(-1.0, |point| point.value)
@@ -28,10 +30,10 @@ fn the_printed_algorithm_starves_and_the_repaired_one_does_not() {
 #[test]
 fn every_experiment_runs_says_what_it_found_and_does_so_again_for_its_seed() {
     for experiment in EXPERIMENTS {
-        let figure = (experiment.run)(&SHORT);
+        let figure = experiment.summary(&short(), 1);
         assert_eq!(figure.name, experiment.name);
         assert!(!figure.points.is_empty() && !figure.panels.is_empty(), "{}", experiment.name);
-        for point in &figure.points {
+        for (point, _) in &figure.points {
             assert!(point.value.is_finite(), "{}: {point:?}", experiment.name);
         }
         for line in figure.json().lines() {
@@ -44,57 +46,77 @@ fn every_experiment_runs_says_what_it_found_and_does_so_again_for_its_seed() {
         assert_eq!(figure.csv().lines().count(), figure.points.len() + 1);
     }
     for experiment in &EXPERIMENTS[8..10] {
-        assert_eq!((experiment.run)(&SHORT).points, (experiment.run)(&SHORT).points, "{}", experiment.name);
+        assert_eq!((experiment.run)(&short()).points, (experiment.run)(&short()).points, "{}", experiment.name);
     }
 }
 
-/// What the paper's prose states and the twin shows, by seed 1: `docs/papers/mtda.md` has the same, and what it does
-/// not show.
-const HOLDS: [(&str, &[&str]); 11] = [
-    ("mtda-fig4", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),
-    ("mtda-fig5", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),
-    ("mtda-fig6", &["latency falls as packets grow"]),
-    ("mtda-fig7", &[]),
-    ("mtda-fig8", &["MTDA's tail is the lowest for each tenant (§V-C), balanced"]),
-    ("mtda-fig9", &[]),
-    ("mtda-fig10", &["less fair with more tenants", "MTDA is the fairest", "two tenants: FairNIC's is similar"]),
-    ("mtda-fig11", &["MTDA's Fair2 is the highest (§V-D), balanced"]),
-    ("mtda-fig12", &["MTDA: nearly line rate"]),
-    (
-        "mtda-fig13",
-        &[
-            "in the burst DPDK's tail is above MTDA's",
-            "in the burst FairNIC's tail is above MTDA's",
-            "in the burst LogNIC's tail is above MTDA's",
-        ],
-    ),
-    ("mtda-fig14", &[]),
-];
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/papers/mtda.md");
 
-/// Compares the orders of some figures with [`HOLDS`], both ways: one that begins to hold fails, too.
-fn orders_are_as_told(of: impl Fn(&str) -> bool) {
-    for (name, known) in HOLDS.into_iter().filter(|(name, _)| of(name)) {
-        let experiment = EXPERIMENTS.iter().find(|experiment| experiment.name == name).expect("an experiment");
-        let figure = (experiment.run)(&Scope::default());
-        for order in &figure.orderings {
-            let is_known = known.iter().any(|known| order.what.starts_with(known));
-            assert_eq!(order.holds, is_known, "{name}: {}: {}", order.what, order.seen);
-        }
-        for known in known {
-            assert!(figure.orderings.iter().any(|order| order.what.starts_with(known)), "{name}: {known}");
-        }
+/// Every figure and every verdict: the page has what this run of ten seeds finds.
+#[test]
+fn the_page_has_what_the_command_prints() {
+    let page = std::fs::read_to_string(PAGE).expect("the page");
+    let (_, rest) = page.split_once("<!-- softdpu twin mtda-table --span 1 -->\n\n").expect("the table's beginning");
+    let (written, _) = rest.split_once("\n<!-- end -->").expect("the table's end");
+    let found = markdown(&Scope { span: 1_000_000, ..Scope::default() }, SEEDS);
+    for (at, (written, found)) in written.lines().zip(found.lines()).enumerate() {
+        assert_eq!(written, found, "row {at}; `softdpu twin mtda-table --span 1` prints the table");
+    }
+    assert_eq!(written.lines().count(), found.lines().count());
+}
+
+/// Constants halved and doubled, for the figures that take least.
+#[test]
+fn the_page_has_what_depends_on_constants() {
+    let page = std::fs::read_to_string(PAGE).expect("the page");
+    let (_, page) = page.split_once("<!-- softdpu twin mtda-sensitivity --span 1 -->").expect("the table's beginning");
+    let scope = Scope { span: 1_000_000, ..Scope::default() };
+    let variations = sensitivity::variations(&sensitivity::KEYS, &scope.constants).expect("constants");
+    let mut quick = sensitivity::figures();
+    quick.retain(|experiment| ["mtda-fig8", "mtda-fig12", "mtda-fig13"].contains(&experiment.name));
+    let found = sensitivity::markdown(&sensitivity::sensitivity(&quick, &variations, &scope, SEEDS), &variations);
+    for row in found.lines() {
+        assert!(page.contains(row), "`softdpu twin mtda-sensitivity --span 1` prints {row}");
     }
 }
 
-const QUICK: [&str; 4] = ["mtda-fig8", "mtda-fig10", "mtda-fig12", "mtda-fig13"];
-
 #[test]
-fn what_is_known_of_quick_figures_is_what_comes_out() {
-    orders_are_as_told(|name| QUICK.contains(&name));
+fn in_the_burst_the_balancer_moves_queues_and_credits_are_allocated_anew() {
+    let figure = dynamics::burst(&Scope { span: 1_000_000, ..Scope::default() });
+    let of = |subject: &str, metric: &str| {
+        let found = figure.points.iter().find(|point| point.subject == subject && point.metric == metric);
+        found.expect("a figure").value
+    };
+    assert!(of("mtda", "queues moved") > 0.0 && of("mtda", "credits reallocated") > 0.0, "{:?}", figure.points);
+    // What is static stays as it is.
+    for fixed in ["fcfs", "fairnic", "lognic"] {
+        assert_eq!((of(fixed, "queues moved"), of(fixed, "credits reallocated")), (0.0, 0.0), "{fixed}");
+    }
 }
 
 #[test]
-#[ignore = "half a minute: cargo test --release -p softdpu-twin -- --ignored"]
-fn what_is_known_of_the_other_figures_is_what_comes_out() {
-    orders_are_as_told(|name| !QUICK.contains(&name));
+fn tenants_of_an_application_share_its_accelerator_and_others_do_not_wait_for_it() {
+    let mut constants = Constants::default();
+    // A million packets a second. Each tenant sends 2.8 million.
+    constants.set("fw-accelerator-ns", 1_000.0).expect("a constant");
+    let scope = Scope { span: 1_000_000, constants, ..Scope::default() };
+    let measured = |constants| {
+        let case = run::Case::new(4, true, 256, &constants);
+        run::run(System::Mtda, &case, &Scope { constants, ..scope })
+    };
+    let (none, one) = (measured(Constants::default()), measured(constants));
+    let packets = one.throughput(3) / 8.0 / 256.0;
+    assert!((0.9e6..=1.05e6).contains(&packets), "the accelerator is the bottleneck: {packets}/s");
+    assert!(one.throughput(3) < none.throughput(3), "{} {}", one.throughput(3), none.throughput(3));
+    for other in 0..3 {
+        let ratio = one.throughput(other) / none.throughput(other);
+        assert!((0.97..=1.03).contains(&ratio), "tenant {other}: {ratio}");
+    }
+}
+
+#[test]
+fn the_calibration_finds_the_constant_again() {
+    let found = calibrate::calibrate(&Scope { span: 2_000_000, ..Scope::default() }, SEEDS);
+    assert!((found.switch_ns / SWITCH_NS - 1.0).abs() < 0.02, "{found:?}");
+    assert!((found.total.median / calibrate::TARGET - 1.0).abs() < 0.005, "{found:?}");
 }

@@ -75,6 +75,8 @@ pub struct Tally {
     pub window: u64,
     /// Core time that decisions took, nanoseconds.
     pub decisions: u64,
+    /// Core time of each queue, nanoseconds, from the beginning on.
+    pub queues: Vec<u64>,
 }
 
 /// What there was of a tenant.
@@ -106,7 +108,7 @@ pub struct Window {
 impl Tally {
     /// Counts of so many tenants from a time on.
     pub fn new(tenants: usize, from: u64) -> Tally {
-        Tally { from, tenants: vec![TenantTally::default(); tenants], window: 0, decisions: 0 }
+        Tally { from, tenants: vec![TenantTally::default(); tenants], window: 0, decisions: 0, queues: Vec::new() }
     }
 
     fn of(&mut self, now: u64, tenant: TenantId) -> Option<&mut TenantTally> {
@@ -128,6 +130,11 @@ impl<S> Watch<S> for Tally {
     }
 
     fn ran(&mut self, ran: &Ran) {
+        let queue = ran.grant.queue.index as usize;
+        if self.queues.len() <= queue {
+            self.queues.resize(queue + 1, 0);
+        }
+        self.queues[queue] += ran.end - ran.start;
         if ran.start >= self.from {
             self.decisions += ran.decision;
         }

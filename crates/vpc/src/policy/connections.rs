@@ -1,10 +1,13 @@
-//! A node's connections, one table for all its cores, and what lets flows go by without asking it.
+//! A node's connections, for all its cores, and what lets flows go by without asking for them.
 //!
 //! A guest's interface is served by several cores, so the two directions of a connection are met by different ones. The
-//! table is behind a lock, which only packets take that no flow carries: the first ones of a connection, those that
-//! open and close it, and now and then one of a flow, so that the table knows that it lives.
+//! table is in shards by a hash that both directions have. A shard has a lock of its own, which only packets take that
+//! no flow carries: the first ones of a connection, those that open and close it, and now and then one of a flow, so
+//! that the shard knows that it lives. How many shards there are depends on the capacity, not on the number of cores.
 //!
 //! ```text
+//!   zone, both ends ─ hash ─► shard: lock, connections, room
+//!
 //!   flow ─ slot, generation ─► gate of the slot: generation │ until    open: the flow decides, the table is not asked
 //!                                 ▲ opened by a packet that asks: the flow may go on without asking, for a while
 //!                                 ▲ closed by the end of the connection, and by a FIN or RST, before all else
@@ -16,14 +19,20 @@
 //! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its
 //! first packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either
 //! way.
+//!
+//! **Room.** Half of each shard is in equal shares of the networks, which they have in any case; the rest is for
+//! whichever comes first. A network that has less than its share in a full shard takes the place of a connection of one
+//! that has more: a half-open or closed one if there is any. As a hash spreads connections, a network's share of the
+//! node is its shares of the shards.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::conntrack::{
     Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Key, Look, Peek, Refused, Stats,
-    Subject, TcpState, Timeouts, Tracked, Zone,
+    Subject, TcpState, Timeouts, Tracked, Zone, ZoneStats,
 };
 use super::group::{Admission, EndpointGroups, RuleDirection, SecurityGroupId};
 use super::tuple::Tuple;
@@ -39,22 +48,45 @@ const OPEN: u32 = 64;
 const PIECE: usize = 1 << 12;
 /// Steps of aging with each question.
 const AGING: usize = 4;
+/// Steps of aging of all shards together without a question.
+const AGING_ALL: usize = 1 << 12;
+/// Connections of a shard, at least: of so few the shares of a hundred networks are some twenty each.
+const SHARD: usize = 1 << 12;
+/// Most shards: four for each of 64 cores, so that two that ask at once seldom meet.
+const SHARDS: usize = 1 << 8;
 
 /// The connections of a node.
 #[derive(Debug)]
 pub(crate) struct Connections {
     /// By slot: the generation of the connection there, and until when its flows need not ask.
     gates: Box<[AtomicU64]>,
+    /// A power of two of them. Those of the same number have the same connections' slots: one after the other.
+    shards: Box<[Shard]>,
+    /// Slots of a shard.
+    size: usize,
+    /// For the choice of a shard: guests choose what is in a key.
+    seed: [u64; 2],
+    /// By name of the network.
+    zones: Mutex<HashMap<String, Zone>>,
+}
+
+/// Connections with the same hash. The lock of one is in no cache line of another's.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard {
+    /// Its first slot among those of all shards.
+    first: u32,
     table: Mutex<Table>,
+    /// How often the lock was taken.
+    #[cfg(debug_assertions)]
+    asked: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Table {
     tracker: Conntrack,
     /// By slot: the versions of both ends, of the one that opened it first, when it was last admitted.
-    admitted: Box<[[Stamp; 2]]>,
-    /// By name of the network.
-    zones: HashMap<String, Zone>,
+    admitted: Vec<[Stamp; 2]>,
     /// Empty between questions, kept for its room.
     ended: Vec<Ended>,
 }
@@ -167,16 +199,17 @@ impl Question<'_> {
     /// Whether it may go although it belongs to no connection.
     fn goes_alone(
         &self,
-        table: &Table,
+        table: Option<&Table>,
         is_current: impl Fn(Stamp) -> bool,
         note: &mut impl FnMut(Note),
     ) -> Result<Passage, DropReason> {
-        let known = match &self.subject {
-            Subject::Error(quoted) => table.tracker.related(quoted, self.now),
-            Subject::Segment(_) | Subject::Untracked => None,
+        let is_related = match (&self.subject, table) {
+            (Subject::Error(quoted), Some(table)) => table.tracker.related(quoted, self.now).is_some_and(|known| {
+                let admitted = table.admitted.get(known.connection.index());
+                admitted.is_some_and(|ends| ends.iter().all(|one| is_current(*one)))
+            }),
+            _ => false,
         };
-        let is_admitted = |known: Tracked| table.admitted[known.connection.index()].iter().all(|one| is_current(*one));
-        let is_related = known.is_some_and(is_admitted);
         note(Note::Untracked { is_related });
         if is_related { Ok(()) } else { self.begins(note) }.map(|()| Passage::Once)
     }
@@ -195,71 +228,120 @@ fn tick(now: u64) -> u32 {
     (now >> TICK) as u32
 }
 
-impl Connections {
-    /// A table of so many connections; some 220 bytes each.
-    pub fn new(capacity: u32) -> Connections {
-        let capacity = capacity.max(1) as usize;
+impl Shard {
+    fn new(first: u32, size: usize) -> Shard {
         let config = Config {
-            capacity,
+            capacity: size,
             shares: Vec::new(),
+            rest_is_shared: true,
             timeouts: Timeouts::default(),
             // After a restart, or on the node that a guest has moved to, connections go on that the rules allow.
             pickup: true,
             // Most segments are carried by flows, and not shown.
             any_reset: true,
         };
-        let table = Table {
-            tracker: Conntrack::new(config),
-            admitted: vec![[Stamp::default(); 2]; capacity].into(),
-            zones: HashMap::new(),
-            ended: Vec::new(),
-        };
-        Connections { gates: (0..capacity).map(|_| AtomicU64::new(0)).collect(), table: Mutex::new(table) }
+        let table = Table { tracker: Conntrack::new(config), admitted: Vec::with_capacity(size), ended: Vec::new() };
+        Shard {
+            first,
+            table: Mutex::new(table),
+            #[cfg(debug_assertions)]
+            asked: AtomicU64::new(0),
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
+        #[cfg(debug_assertions)]
+        self.asked.fetch_add(1, Ordering::Relaxed);
         // Nothing panics with the lock held; a table after one that did is as good as any.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on these networks have connections, and an equal share of the table each. Returns their zones, in their
-    /// order.
+    /// A connection of this shard, by its slot among those of all shards.
+    fn of_node(&self, connection: ConnectionId) -> ConnectionId {
+        ConnectionId::new(ConnectionSlot::new(self.first + connection.slot()), connection.generation())
+    }
+}
+
+impl Table {
+    fn admit(&mut self, connection: ConnectionId, stamps: [Stamp; 2]) {
+        let slot = connection.index();
+        if self.admitted.len() <= slot {
+            self.admitted.resize(slot + 1, [Stamp::default(); 2]);
+        }
+        self.admitted[slot] = stamps;
+    }
+}
+
+impl Connections {
+    /// Room for at least so many connections. Each takes some 230 bytes when it is there first, and 8 at once.
+    pub fn new(capacity: u32) -> Connections {
+        let capacity = capacity.max(1) as usize;
+        let shards = (capacity / SHARD).clamp(1, SHARDS);
+        // Half as many where that is no power of two.
+        let shards = if shards.is_power_of_two() { shards } else { shards.next_power_of_two() / 2 };
+        let size = capacity.div_ceil(shards);
+        Connections {
+            gates: (0..shards * size).map(|_| AtomicU64::new(0)).collect(),
+            shards: (0..shards).map(|shard| Shard::new((shard * size) as u32, size)).collect(),
+            size,
+            seed: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
+            zones: Mutex::new(HashMap::new()),
+        }
+    }
+
+    fn zones(&self) -> MutexGuard<'_, HashMap<String, Zone>> {
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard of a connection: the same for both directions.
+    #[inline]
+    fn shard(&self, key: &Key) -> &Shard {
+        &self.shards[key.hash_of_both(self.seed) as usize & (self.shards.len() - 1)]
+    }
+
+    /// From now on these networks have connections, and half of the table in equal shares. Returns their zones, in
+    /// their order.
     pub fn set_networks(&self, names: &[&str]) -> Vec<Zone> {
         let stay: HashSet<&str> = names.iter().copied().collect();
-        self.forget(|name| !stay.contains(name));
-        let mut table = self.table();
-        let Table { tracker, zones: known, .. } = &mut *table;
+        let mut known = self.zones();
+        self.forget(&known, |name| !stay.contains(name));
         known.retain(|name, _| stay.contains(name.as_str()));
         let taken: HashSet<Zone> = known.values().copied().collect();
         let mut free = (0..).map(Zone).filter(|zone| !taken.contains(zone));
+        let mut new = Vec::new();
         for name in names {
             if !known.contains_key(*name) {
-                known.insert((*name).to_owned(), free.next().unwrap_or_default());
+                let zone = free.next().unwrap_or_default();
+                new.push(zone);
+                known.insert((*name).to_owned(), zone);
             }
         }
         let zones: Vec<Zone> = names.iter().filter_map(|name| known.get(*name).copied()).collect();
-        let share = (self.gates.len() / names.len().max(1)) as u32;
+        let share = (self.size / 2 / names.len().max(1)).max(1) as u32;
         let mut shares = vec![0; zones.iter().max().map_or(0, |most| most.index() + 1)];
         zones.iter().for_each(|zone| shares[zone.index()] = share);
-        tracker.set_shares(&shares);
+        for shard in &self.shards {
+            let tracker = &mut shard.table().tracker;
+            tracker.set_shares(&shares);
+            new.iter().for_each(|zone| tracker.begin_zone(*zone));
+        }
         zones
     }
 
-    /// Forgets all connections of networks, by name. Packets are not kept waiting for all of the table to be looked at.
-    fn forget(&self, is_over: impl Fn(&str) -> bool) {
-        let mut table = self.table();
-        let Table { tracker, zones, .. } = &mut *table;
-        let over = zones.iter().filter(|(name, _)| is_over(name)).map(|(_, zone)| *zone);
-        let over: HashSet<Zone> = over.inspect(|zone| tracker.stop(*zone)).collect();
-        drop(table);
+    /// Forgets all connections of networks, by name. Packets are not kept waiting for all of a shard to be looked at.
+    fn forget(&self, zones: &HashMap<String, Zone>, is_over: impl Fn(&str) -> bool) {
+        let over: HashSet<Zone> = zones.iter().filter(|(name, _)| is_over(name)).map(|(_, zone)| *zone).collect();
         if over.is_empty() {
             return;
         }
-        for first in (0..self.gates.len()).step_by(PIECE) {
-            let mut table = self.table();
-            let Table { tracker, ended, .. } = &mut *table;
-            tracker.forget_in(first..first + PIECE, |zone| over.contains(&zone), ended);
-            self.close_ended(&mut table);
+        for shard in &self.shards {
+            over.iter().for_each(|zone| shard.table().tracker.stop(*zone));
+            for first in (0..self.size).step_by(PIECE) {
+                let mut table = shard.table();
+                let Table { tracker, ended, .. } = &mut *table;
+                tracker.forget_in(first..first + PIECE, |zone| over.contains(&zone), ended);
+                self.close_ended(shard, &mut table);
+            }
         }
     }
 
@@ -274,35 +356,47 @@ impl Connections {
         mut note: impl FnMut(Note),
     ) -> Result<Passage, DropReason> {
         let now = question.now;
-        let mut table = self.table();
-        let answer = match &question.subject {
-            Subject::Segment(segment) => {
-                let Table { tracker, admitted, ended, .. } = &mut *table;
-                tracker.age(now, AGING, ended);
-                let found = match tracker.look(segment, now, ended) {
-                    Ok(Look::Tracked(tracked)) => {
-                        let slot = tracked.connection.index();
-                        question.goes_on(&tracked, &admitted[slot], &mut note).map(|stamps| {
-                            admitted[slot] = stamps;
-                            tracked
-                        })
-                    }
-                    Ok(Look::New(opening)) => {
-                        note(Note::New);
-                        question.begins(&mut note).and_then(|()| {
-                            let tracked = tracker.open(&opening, now, ended).map_err(refused)?;
-                            admitted[tracked.connection.index()] = [question.from.stamp, question.to.stamp];
-                            Ok(tracked)
-                        })
-                    }
-                    Err(why) => Err(refused(why)),
-                };
-                found.map(|tracked| self.gate(tracker, tracked, segment.content, now))
-            }
-            Subject::Error(_) | Subject::Untracked => question.goes_alone(&table, is_current, &mut note),
+        let Subject::Segment(segment) = &question.subject else {
+            return self.ask_alone(question, is_current, &mut note);
         };
-        self.close_ended(&mut table);
+        let shard = self.shard(&segment.key);
+        let mut guard = shard.table();
+        let table = &mut *guard;
+        table.tracker.age(now, AGING, &mut table.ended);
+        let found = match table.tracker.look(segment, now, &mut table.ended) {
+            Ok(Look::Tracked(tracked)) => {
+                let admitted = &mut table.admitted[tracked.connection.index()];
+                question.goes_on(&tracked, admitted, &mut note).map(|stamps| {
+                    *admitted = stamps;
+                    tracked
+                })
+            }
+            Ok(Look::New(opening)) => {
+                note(Note::New);
+                question.begins(&mut note).and_then(|()| {
+                    let tracked = table.tracker.open(&opening, now, &mut table.ended).map_err(refused)?;
+                    table.admit(tracked.connection, [question.from.stamp, question.to.stamp]);
+                    Ok(tracked)
+                })
+            }
+            Err(why) => Err(refused(why)),
+        };
+        let answer = found.map(|tracked| self.gate(shard, &table.tracker, tracked, segment.content, now));
+        self.close_ended(shard, table);
         answer
+    }
+
+    /// Decides about a packet that belongs to no connection.
+    fn ask_alone(
+        &self,
+        question: &Question<'_>,
+        is_current: impl Fn(Stamp) -> bool,
+        note: &mut impl FnMut(Note),
+    ) -> Result<Passage, DropReason> {
+        match &question.subject {
+            Subject::Error(quoted) => question.goes_alone(Some(&self.shard(quoted).table()), is_current, note),
+            Subject::Segment(_) | Subject::Untracked => question.goes_alone(None, is_current, note),
+        }
     }
 
     /// What [`ask`](Self::ask) would answer. Nothing is changed or counted. A table that is full is judged as it is:
@@ -316,10 +410,11 @@ impl Connections {
         is_current: impl Fn(Stamp) -> bool,
         mut note: impl FnMut(Note),
     ) -> Result<Passage, DropReason> {
-        let table = self.table();
         let Subject::Segment(segment) = &question.subject else {
-            return question.goes_alone(&table, is_current, &mut note);
+            return self.ask_alone(question, is_current, &mut note);
         };
+        let shard = self.shard(&segment.key);
+        let table = shard.table();
         let (tracked, state) = match table.tracker.peek(segment, question.now).map_err(refused)? {
             Peek::Tracked(tracked, state) => {
                 question.goes_on(&tracked, &table.admitted[tracked.connection.index()], &mut note)?;
@@ -333,27 +428,27 @@ impl Connections {
             }
         };
         let goes_on = goes_unasked(state, &tracked, segment.content);
-        Ok(if goes_on { Passage::Connected(tracked.connection) } else { Passage::Once })
+        Ok(if goes_on { Passage::Connected(shard.of_node(tracked.connection)) } else { Passage::Once })
     }
 
     /// Whether there is a connection at `now`, nanoseconds, that packets with `key` are of.
     pub fn has(&self, key: &Key, now: u64) -> bool {
-        self.table().tracker.related(key, now).is_some()
+        self.shard(key).table().tracker.related(key, now).is_some()
     }
 
     /// Opens or closes the gate for flows of a connection.
-    fn gate(&self, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
-        let connection = tracked.connection;
-        let goes_on = goes_unasked(tracker.tcp_state(connection), &tracked, content);
+    fn gate(&self, shard: &Shard, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
+        let goes_on = goes_unasked(tracker.tcp_state(tracked.connection), &tracked, content);
+        let connection = shard.of_node(tracked.connection);
         let until = if goes_on { tick(now).wrapping_add(OPEN) } else { 0 };
         let gate = if goes_on { u64::from(connection.generation()) << 32 | u64::from(until) } else { 0 };
         self.gates[connection.index()].store(gate, Ordering::Relaxed);
         if goes_on { Passage::Connected(connection) } else { Passage::Once }
     }
 
-    fn close_ended(&self, table: &mut Table) {
+    fn close_ended(&self, shard: &Shard, table: &mut Table) {
         for ended in table.ended.drain(..) {
-            self.gates[ended.connection.index()].store(0, Ordering::Relaxed);
+            self.gates[shard.of_node(ended.connection).index()].store(0, Ordering::Relaxed);
         }
     }
 
@@ -383,10 +478,12 @@ impl Connections {
 
     /// Forgets connections that time out by `now`, nanoseconds: a bounded number.
     pub fn age(&self, now: u64) {
-        let mut table = self.table();
-        let Table { tracker, ended, .. } = &mut *table;
-        tracker.age(now, 1 << 12, ended);
-        self.close_ended(&mut table);
+        for shard in &self.shards {
+            let mut table = shard.table();
+            let Table { tracker, ended, .. } = &mut *table;
+            tracker.age(now, AGING_ALL / self.shards.len(), ended);
+            self.close_ended(shard, &mut table);
+        }
     }
 
     /// How many there can be.
@@ -396,8 +493,31 @@ impl Connections {
 
     /// How many connections there are, and what was counted.
     pub fn stats(&self) -> (usize, Stats) {
-        let table = self.table();
-        (table.tracker.len(), table.tracker.stats().clone())
+        let mut all = (0, Stats::default());
+        for shard in &self.shards {
+            let table = shard.table();
+            all.0 += table.tracker.len();
+            all.1.add(table.tracker.stats());
+        }
+        all
+    }
+
+    /// How often locks were taken.
+    #[cfg(debug_assertions)]
+    pub fn locks_taken(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.asked.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What was counted of each network, by name.
+    pub fn networks(&self) -> Vec<(String, ZoneStats)> {
+        let of = |zone| {
+            let mut all = ZoneStats::default();
+            self.shards.iter().for_each(|shard| all.add(shard.table().tracker.zone_stats(zone)));
+            all
+        };
+        let mut networks: Vec<_> = self.zones().iter().map(|(name, zone)| (name.clone(), of(*zone))).collect();
+        networks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        networks
     }
 }
 
@@ -412,3 +532,6 @@ fn refused(why: Refused) -> DropReason {
         Refused::NoShare => DropReason::NoConnectionShare,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,17 +4,15 @@
 //!   packet ─► its port's meter ─ colour ─► its tenant's meter ─► green, yellow: passes; red: dropped
 //! ```
 //!
-//! A meter is the node's: its packets are met by several cores, so it is behind a lock, which only packets of metered
-//! endpoints take, and those of a burst that belong to one endpoint together. A flow has the number of its endpoint,
-//! and what its meters are is looked up for each packet: other rates leave flows as they are.
+//! A meter is the node's: its packets are met by several cores. What is green they spend of tokens that each has
+//! leased; what is beyond those is put to the meter itself, under its lock, with all packets of a burst
+//! that belong to one endpoint at once. A flow has the number of its endpoint, and what its meters are is looked up for
+//! each packet: other rates leave flows as they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use softdpu_sched::{Colour, Meter, Nanos};
-use softdpu_sys::prefetch;
-
-use softdpu_sched::{Measure, Rate};
+use softdpu_sched::{Colour, Lease, Measure, Meter, Nanos, Rate};
 
 /// Meters of an endpoint, at most: its port's and its tenant's.
 pub const METERS: usize = 2;
@@ -67,6 +65,9 @@ pub(crate) struct NodeMeter {
     meter: Mutex<Meter>,
     /// Green, yellow, red. Shared with the one before it, by which cores go on metering for a moment.
     counts: Arc<[Count; 3]>,
+    /// How often its lock was taken.
+    #[cfg(debug_assertions)]
+    pub asked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -76,9 +77,9 @@ struct Count {
 }
 
 impl Count {
-    fn add(&self, packets: u64, bytes: u64) {
-        self.packets.fetch_add(packets, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    fn add(&self, count: MeterCount) {
+        self.packets.fetch_add(count.packets, Ordering::Relaxed);
+        self.bytes.fetch_add(count.bytes, Ordering::Relaxed);
     }
 }
 
@@ -96,57 +97,64 @@ impl NodeMeter {
         };
         let meter = make(committed, second, measure, Nanos(0));
         let counts = before.map(|before| Arc::clone(&before.counts)).unwrap_or_default();
-        Arc::new(NodeMeter { spec: spec.clone(), meter: Mutex::new(meter), counts })
+        Arc::new(NodeMeter {
+            spec: spec.clone(),
+            meter: Mutex::new(meter),
+            counts,
+            #[cfg(debug_assertions)]
+            asked: AtomicU64::new(0),
+        })
     }
 
     fn meter(&self) -> MutexGuard<'_, Meter> {
+        #[cfg(debug_assertions)]
+        self.asked.fetch_add(1, Ordering::Relaxed);
         // Nothing panics with the lock held.
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The colour of a packet that comes at `now`, nanoseconds, with the colour `before`. With `REHEARSES` nothing is
-    /// taken from the meter, and nothing counted.
-    pub fn mark<const REHEARSES: bool>(&self, now: u64, bytes: u32, before: Colour) -> Colour {
-        if REHEARSES {
-            return self.meter().clone().mark(Nanos(now), bytes, before);
-        }
-        let mut colour = before;
-        self.mark_all(now, std::slice::from_ref(&bytes), std::slice::from_mut(&mut colour));
-        colour
+    /// Gives up a core's lease, and takes another for packets of which a `load` is waiting; none where the meter itself
+    /// is to be asked.
+    pub fn renew(&self, now: u64, lease: Lease, load: MeterCount) -> Option<Lease> {
+        let mut meter = self.meter();
+        meter.give_up(Nanos(now), lease);
+        meter.lease(Nanos(now), load.packets, load.bytes)
     }
 
-    /// Does the same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before,
-    /// and then those after it. What is shared with other cores is met once for all of them. True where all were, and
-    /// are, green.
-    fn mark_all(&self, now: u64, bytes: &[u32], colours: &mut [Colour]) -> bool {
-        let mut counts = [(0, 0); 3];
-        let are_green = self.meter().mark_all(Nanos(now), bytes, colours);
-        if are_green {
-            counts[Colour::Green as usize] = (bytes.len() as u64, bytes.iter().map(|bytes| u64::from(*bytes)).sum());
-        } else {
-            for (bytes, colour) in bytes.iter().zip(colours) {
-                let (packets, sum) = &mut counts[*colour as usize];
-                (*packets, *sum) = (*packets + 1, *sum + u64::from(*bytes));
-            }
+    /// Gives up a core's lease.
+    pub fn give_up(&self, now: u64, lease: Lease) {
+        self.meter().give_up(Nanos(now), lease);
+    }
+
+    /// The colour that a packet with the colour `before` would have, of a core with the lease `lease`. Nothing is taken
+    /// from the meter, and nothing counted.
+    pub fn rehearse(&self, now: u64, lease: Lease, bytes: u32, before: Colour) -> Colour {
+        let mut meter = self.meter().clone();
+        meter.give_up(Nanos(now), lease);
+        meter.mark(Nanos(now), bytes, before)
+    }
+
+    /// The colours of packets of `bytes` bytes that come at once, one after the other, at `now`, nanoseconds: `colours`
+    /// are those before, and then those after it. The core's lease is given up first. What is shared with other cores
+    /// is met once for all packets. True where all were, and are, green.
+    pub fn mark_all(&self, now: u64, lease: Lease, bytes: &[u32], colours: &mut [Colour]) -> bool {
+        let mut counts = [MeterCount::default(); 3];
+        let mut meter = self.meter();
+        meter.give_up(Nanos(now), lease);
+        let are_green = meter.mark_all(Nanos(now), bytes, colours);
+        drop(meter);
+        for (bytes, colour) in bytes.iter().zip(colours) {
+            counts[*colour as usize].add((*bytes).into());
         }
-        for (count, (packets, bytes)) in self.counts.iter().zip(counts).filter(|(_, (packets, _))| *packets != 0) {
-            count.add(packets, bytes);
+        for (colour, count) in counts.into_iter().enumerate().filter(|(_, count)| count.packets != 0) {
+            self.counts[colour].add(count);
         }
         are_green
     }
 
-    /// On its way into the cache.
-    #[inline(always)]
-    pub fn prefetch(self: &Arc<NodeMeter>) {
-        let meter = Arc::as_ptr(self);
-        prefetch::write(&raw const self.meter);
-        prefetch::write(meter.wrapping_add(1).cast::<u8>().wrapping_sub(1));
-    }
-
-    /// Where it counts what is green, on its way into the cache.
-    #[inline(always)]
-    pub fn prefetch_counts(self: &Arc<NodeMeter>) {
-        prefetch::write(&raw const self.counts[Colour::Green as usize]);
+    /// Counts what was green.
+    pub fn count_green(&self, count: MeterCount) {
+        self.counts[Colour::Green as usize].add(count);
     }
 
     /// What it counted: green, yellow, red.
@@ -159,65 +167,37 @@ impl NodeMeter {
     }
 }
 
+/// Meters of an endpoint by their numbers, in the order in which its packets pass them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MeterIds([u32; METERS]);
+
+/// No meter's.
+const NONE: u32 = u32::MAX;
+
+impl Default for MeterIds {
+    fn default() -> MeterIds {
+        MeterIds([NONE; METERS])
+    }
+}
+
+impl MeterIds {
+    /// The first [`METERS`] of `numbers`.
+    pub fn new(numbers: &[u32]) -> MeterIds {
+        let mut ids = MeterIds::default();
+        ids.0.iter_mut().zip(numbers).for_each(|(id, number)| *id = *number);
+        ids
+    }
+
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0[0] == NONE
+    }
+
+    #[inline(always)]
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().take_while(|id| *id != NONE).map(|id| id as usize)
+    }
+}
+
 /// The colours that a packet has behind each of its meters, in their order.
 pub(crate) type Colours = [Colour; METERS];
-
-/// Whether a packet of `bytes` bytes may pass `meters`, one after the other, at `now`, nanoseconds; its colours go into
-/// `colours`.
-pub(crate) fn admit<const REHEARSES: bool>(
-    meters: &[Arc<NodeMeter>],
-    now: u64,
-    bytes: u32,
-    colours: &mut Colours,
-) -> bool {
-    let mut colour = Colour::Green;
-    for (meter, behind) in meters.iter().zip(colours) {
-        colour = meter.mark::<REHEARSES>(now, bytes, colour);
-        *behind = colour;
-    }
-    colour != Colour::Red
-}
-
-/// Takes `load` from all of `meters` at `now`, nanoseconds, if it is green by each of them; otherwise nothing. Whether
-/// it was. Nothing is counted before it is [settled](settle).
-pub(crate) fn take(meters: &[Arc<NodeMeter>], now: u64, load: MeterCount) -> bool {
-    let MeterCount { packets, bytes } = load;
-    for (at, meter) in meters.iter().enumerate() {
-        if !meter.meter().take(Nanos(now), packets, bytes) {
-            meters[..at].iter().for_each(|before| before.meter().give_back(packets, bytes));
-            return false;
-        }
-    }
-    true
-}
-
-/// Of what was `taken`, `used` was used, and is counted; the rest is given back.
-pub(crate) fn settle(meters: &[Arc<NodeMeter>], taken: MeterCount, used: MeterCount) {
-    let (packets, bytes) = (taken.packets - used.packets, taken.bytes - used.bytes);
-    for meter in meters {
-        if packets != 0 {
-            meter.meter().give_back(packets, bytes);
-        }
-        meter.counts[Colour::Green as usize].add(used.packets, used.bytes);
-    }
-}
-
-/// Most packets that [`admit_all`] is asked about.
-pub(crate) const AT_ONCE: usize = 64;
-
-/// As [`admit`], of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other: a bit for
-/// each, the first the lowest.
-pub(crate) fn admit_all(meters: &[Arc<NodeMeter>], now: u64, bytes: &[u32]) -> u64 {
-    let mut colours = [Colour::Green; AT_ONCE];
-    let bytes = &bytes[..bytes.len().min(AT_ONCE)];
-    let colours = &mut colours[..bytes.len()];
-    let mut are_green = true;
-    for meter in meters {
-        // Each of them counts, whatever the one before said.
-        are_green &= meter.mark_all(now, bytes, colours);
-    }
-    if are_green {
-        return u64::MAX;
-    }
-    colours.iter().rev().fold(0, |passes, colour| passes << 1 | u64::from(*colour != Colour::Red))
-}

@@ -167,7 +167,7 @@ pub(super) fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropReason> {
 /// Writes the outer headers of a frame of `inner` bytes to `headers`, as many as the tunnel has. The traffic class is
 /// the inner packet's, DSCP and ECN (RFC 6040 §4.1, normal mode). Lengths that do not fit their fields are those of
 /// something that will be cut up. The UDP checksum is 0.
-#[inline]
+#[inline(always)]
 pub(crate) fn encapsulate(
     headers: &mut [u8],
     tunnel: &Tunnel,

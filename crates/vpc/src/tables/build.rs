@@ -13,11 +13,12 @@ use super::objects::{Numbering, ObjectKind};
 use super::policy::PolicyBuilder;
 use super::prefixes::PrefixTableId;
 use super::routing::RoutingBuilder;
-use super::{Attachment, Egress, Endpoint, FibEntry, Hop, Network, Prefixes, Tables, Target, Tunnel};
+use super::{Attachment, Egress, Endpoint, FibEntry, Hop, MeteredPort, Network, Prefixes, Tables, Target, Tunnel};
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
 use crate::nat::Nat;
 use crate::packet::Mac;
+use crate::policy::meter::MeterIds;
 use crate::policy::meter::NodeMeter;
 use crate::spec::{
     EcmpSpec, EndpointSpec, METERS, MemberVia, MeterSpec, NatSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec,
@@ -55,6 +56,7 @@ impl Tables {
         for meter in &spec.meters {
             builder.meter(meter).map_err(at(|| Entry::Meter(meter.name.clone())))?;
         }
+        builder.number_meters();
         for network in &spec.networks {
             builder.network(network).map_err(at(|| Entry::Network(network.name.clone())))?;
         }
@@ -117,6 +119,8 @@ pub(super) struct Builder<'a> {
     pub(super) routing: RoutingBuilder<'a>,
     meters: BTreeMap<&'a str, Arc<NodeMeter>>,
     pub(super) nats: Vec<Arc<Nat>>,
+    /// Meters' numbers, in the order of names.
+    meter_numbers: HashMap<&'a str, u32>,
     loaded_tunnels: Vec<Option<TunnelId>>,
     loaded_networks: Vec<Option<NetworkId>>,
     loaded_groups: Vec<Target>,
@@ -177,6 +181,7 @@ impl<'a> Builder<'a> {
             routing: RoutingBuilder::default(),
             meters: BTreeMap::new(),
             nats: Vec::new(),
+            meter_numbers: HashMap::new(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
             loaded_groups: Vec::new(),
@@ -184,23 +189,27 @@ impl<'a> Builder<'a> {
     }
 
     fn meter(&mut self, spec: &'a MeterSpec) -> Result<(), Problem> {
-        let before = self.previous.and_then(|tables| tables.meters.get(spec.name.as_str()));
+        let before = self.previous.and_then(|tables| tables.meter_called(&spec.name));
         match self.meters.insert(&spec.name, NodeMeter::new(spec, before)) {
             None => Ok(()),
             Some(_) => Err(Problem::MeterTaken),
         }
     }
 
-    fn meters_of(&self, spec: &EndpointSpec) -> Result<Box<[Arc<NodeMeter>]>, Problem> {
+    fn number_meters(&mut self) {
+        self.meter_numbers = self.meters.keys().copied().zip(0..).collect();
+    }
+
+    fn meters_of(&self, spec: &EndpointSpec) -> Result<MeterIds, Problem> {
         let names = &spec.policy.meters;
         if names.len() > METERS {
             return Err(Problem::TooManyMeters(names.len()));
         }
         let meter = |name: &String| {
-            let meter = self.meters.get(name.as_str()).cloned();
+            let meter = self.meter_numbers.get(name.as_str()).copied();
             meter.ok_or_else(|| Problem::NoMeter(name.clone()))
         };
-        names.iter().map(meter).collect()
+        Ok(MeterIds::new(&names.iter().map(meter).collect::<Result<Vec<u32>, Problem>>()?))
     }
 
     fn network(&mut self, spec: &'a NetworkSpec) -> Result<(), Problem> {
@@ -547,6 +556,19 @@ impl<'a> Builder<'a> {
         Some(GuestVersions::after(previous, loaded, digests, overruled.collect(), self.objects.build()))
     }
 
+    /// By port: its endpoint and that one's meters.
+    fn metered_ports(&self) -> Box<[MeteredPort]> {
+        if self.meters.is_empty() {
+            return Box::default();
+        }
+        let metered = |port: &Attachment| {
+            let Attachment::Endpoint(endpoint) = *port else { return MeteredPort::default() };
+            let of = self.endpoints.get(endpoint.index()).and_then(Option::as_ref);
+            MeteredPort { endpoint, meters: of.map_or_else(MeterIds::default, |of| of.meters) }
+        };
+        self.ports.iter().map(metered).collect()
+    }
+
     fn finish(mut self) -> Result<Tables, SpecError> {
         let addresses: Vec<_> = self
             .addresses
@@ -579,6 +601,7 @@ impl<'a> Builder<'a> {
         let tracked: Vec<NetworkId> = tracked.into_iter().collect();
         let names: Vec<&str> =
             tracked.iter().map(|network| self.spec.networks[network.index()].name.as_str()).collect();
+        let metered_ports = self.metered_ports();
         let (policies, zones) = self.policies.finish(&names, self.previous, self.spec.connections.0);
         for (network, zone) in tracked.iter().zip(zones) {
             self.networks[network.index()].zone = Some(zone);
@@ -603,7 +626,8 @@ impl<'a> Builder<'a> {
             underlay: self.spec.underlay.clone(),
             unreached: self.unreached.into(),
             services: self.spec.services,
-            meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
+            meters: self.meters.into_values().collect(),
+            metered_ports,
             loaded: self.loaded,
             guests,
             loaded_tunnels: self.loaded_tunnels.into(),

@@ -28,9 +28,10 @@ mod routing;
 mod topology;
 mod tunnel;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::Ordering;
 
 pub use softdpu_lpm::coalesce::Conflict;
 use softdpu_sys::prefetch;
@@ -43,7 +44,7 @@ pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::RouteLookup;
 pub use topology::RemoteEndpoint;
-pub(crate) use topology::{Attachment, Egress, Endpoint, Hop, Network};
+pub(crate) use topology::{Attachment, Egress, Endpoint, Hop, MeteredPort, Network};
 pub(crate) use tunnel::Tunnel;
 
 use crate::exact::{ExactKey, ExactTable};
@@ -51,7 +52,8 @@ use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId
 use crate::nat::Nat;
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
-use crate::policy::meter::{self, MeterCount, NodeMeter};
+use crate::policy::meter::MeterIds;
+use crate::policy::meter::{MeterCount, NodeMeter};
 use crate::spec::{ServiceLimit, UnderlaySpec};
 use crate::stamp::{SOURCES, Stamp, StampSubject};
 
@@ -104,8 +106,10 @@ pub struct Tables {
     policies: policy::Policies,
     /// An endpoint at a port of this node is in a group or has a list.
     has_policies: bool,
-    /// By name.
-    meters: BTreeMap<Box<str>, Arc<NodeMeter>>,
+    /// In the order of their names. A meter's number is its place.
+    meters: Box<[Arc<NodeMeter>]>,
+    /// By port; empty where there are no meters.
+    metered_ports: Box<[MeteredPort]>,
     /// What was loaded by file.
     loaded: Option<Arc<Loaded>>,
     /// The versions of loaded guests.
@@ -399,69 +403,53 @@ impl Tables {
         self.has_policies
     }
 
-    /// What the meters counted, by name: green, yellow, red.
+    /// What the meters counted, by name: green, yellow, red. What is green counts when the lease that a core spent it
+    /// of has ended: 64 ms later at the latest.
     pub fn meter_counts(&self) -> impl Iterator<Item = (&str, [MeterCount; 3])> {
-        self.meters.iter().map(|(name, meter)| (&**name, meter.counts()))
+        self.meters.iter().map(|meter| (meter.spec.name.as_str(), meter.counts()))
     }
 
-    /// Whether a packet of `bytes` bytes from `endpoint` may pass its meters at `now`, nanoseconds; its colours behind
-    /// each of them go into `colours`.
-    #[cold]
-    pub(crate) fn admit<const REHEARSES: bool>(
-        &self,
-        endpoint: EndpointId,
-        now: u64,
-        bytes: u32,
-        colours: &mut meter::Colours,
-    ) -> bool {
-        self.endpoint(endpoint).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes, colours))
-    }
-
-    /// As [`admit`](Self::admit), of at most [`AT_ONCE`](meter::AT_ONCE) packets, one after the other: a bit for each.
-    pub(crate) fn admit_all(&self, endpoint: EndpointId, now: u64, bytes: &[u32]) -> u64 {
-        self.endpoint(endpoint).map_or(u64::MAX, |endpoint| meter::admit_all(&endpoint.meters, now, bytes))
-    }
-
-    /// Takes `load` from the meters of `endpoint`, if it is green by all of them; otherwise nothing. Whether it was.
-    /// What of it was used is to be [settled](Self::settle).
-    #[inline(never)]
-    pub(crate) fn take(&self, endpoint: EndpointId, now: u64, load: MeterCount) -> bool {
-        self.endpoint(endpoint).is_none_or(|endpoint| meter::take(&endpoint.meters, now, load))
-    }
-
-    /// Of what was taken, `used` was used.
-    #[inline(never)]
-    pub(crate) fn settle(&self, endpoint: EndpointId, taken: MeterCount, used: MeterCount) {
-        if let Some(endpoint) = self.endpoint(endpoint) {
-            meter::settle(&endpoint.meters, taken, used);
-        }
-    }
-
-    /// The endpoint at a port, if any endpoint has meters. Its record is fetched into the cache for
-    /// [`meters_of`](Self::meters_of).
+    /// The endpoint at a port with its meters, if it has some.
     #[inline(always)]
-    pub(crate) fn prefetch_metered(&self, port: PortId) -> Option<EndpointId> {
-        if self.meters.is_empty() {
-            return None;
-        }
-        let Attachment::Endpoint(id) = self.attachment(port) else { return None };
-        // Both lines that it may lie in: the compiler chooses where the meters are.
-        let endpoint = std::ptr::from_ref(self.endpoints.get(id.index())?);
-        prefetch::read(endpoint);
-        prefetch::read(endpoint.wrapping_add(1).cast::<u8>().wrapping_sub(1));
-        Some(id)
+    pub(crate) fn metered_port(&self, port: PortId) -> Option<MeteredPort> {
+        self.metered_ports.get(port.0 as usize).copied().filter(|port| !port.meters.is_empty())
     }
 
-    /// The meters of an endpoint.
+    /// The meters of an endpoint, by their numbers.
     #[inline(always)]
-    pub(crate) fn meters_of(&self, endpoint: EndpointId) -> &[Arc<NodeMeter>] {
-        self.endpoint(endpoint).map_or(&[], |endpoint| &endpoint.meters)
+    pub(crate) fn meters_of(&self, endpoint: EndpointId) -> MeterIds {
+        self.endpoint(endpoint).map_or_else(MeterIds::default, |endpoint| endpoint.meters)
+    }
+
+    /// The meters, by their numbers.
+    #[inline(always)]
+    pub(crate) fn meters(&self) -> &[Arc<NodeMeter>] {
+        &self.meters
+    }
+
+    /// The meter of a name.
+    fn meter_called(&self, name: &str) -> Option<&Arc<NodeMeter>> {
+        self.meters.binary_search_by(|meter| meter.spec.name.as_str().cmp(name)).ok().and_then(|at| self.meters.get(at))
     }
 
     /// How many connections there are of endpoints in groups, and what was counted; None where there are no such
     /// endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
         self.connections().map(Connections::stats)
+    }
+
+    /// How often a core took a lock that cores share, for a connection or a meter. For tests of what packets do without
+    /// one.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn locks_taken(&self) -> u64 {
+        let meters: u64 = self.meters.iter().map(|meter| meter.asked.load(Ordering::Relaxed)).sum();
+        meters + self.connections().map_or(0, Connections::locks_taken)
+    }
+
+    /// What was counted of the connections of each network, by name.
+    pub fn connections_of_networks(&self) -> Vec<(String, crate::policy::conntrack::ZoneStats)> {
+        self.connections().map(Connections::networks).unwrap_or_default()
     }
 
     /// How many connections there can be; 0 where there are no endpoints in groups.

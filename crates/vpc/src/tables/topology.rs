@@ -11,7 +11,7 @@ use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::conntrack::Zone;
 use crate::policy::group::SecurityGroupId;
-use crate::policy::meter::NodeMeter;
+use crate::policy::meter::MeterIds;
 use crate::spec::{Prefix, SubnetSpec, TenantId};
 
 /// A network.
@@ -71,7 +71,7 @@ pub(crate) struct Endpoint {
     /// Where it is an exit with translation, its rules.
     pub nat: Option<NatId>,
     /// The meters that its packets pass, where it is at a port of this node.
-    pub meters: Box<[Arc<NodeMeter>]>,
+    pub meters: MeterIds,
 }
 
 impl Endpoint {
@@ -113,6 +113,13 @@ pub struct RemoteEndpoint {
     pub host: IpAddr,
     /// Its MAC address; the gateway's, where it is behind a route.
     pub mac: Mac,
+}
+
+/// An endpoint at a port of this node, with its meters: all that a burst from the port needs for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MeteredPort {
+    pub endpoint: EndpointId,
+    pub meters: MeterIds,
 }
 
 /// What is attached to a port.

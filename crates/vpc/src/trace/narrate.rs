@@ -359,9 +359,10 @@ pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step 
 /// The colours that the meters of `endpoint` gave a packet, one after the other. It is dropped if it is red behind the
 /// last.
 pub(crate) fn metered(tables: &Tables, endpoint: Option<EndpointId>, colours: &Colours) -> Vec<Step> {
-    let meters = endpoint.map_or(&[][..], |endpoint| tables.meters_of(endpoint));
+    let ids = endpoint.map_or_else(Default::default, |endpoint| tables.meters_of(endpoint));
+    let meters: Vec<&Arc<NodeMeter>> = ids.iter().filter_map(|id| tables.meters().get(id)).collect();
     let is_last = |at| at + 1 == meters.len();
-    let step = |(at, (meter, colour)): (usize, (&Arc<NodeMeter>, &Colour))| {
+    let step = |(at, (meter, colour)): (usize, (&&Arc<NodeMeter>, &Colour))| {
         let (outcome, found) = match colour {
             Colour::Green => (Outcome::Pass, "green".to_owned()),
             Colour::Yellow => (Outcome::Pass, "yellow".to_owned()),

@@ -1,6 +1,7 @@
 //! What no flow decides: first packets of flows, packets of stale flows, and those of shapes that flows are not made
 //! of. They go through the switch tier in passes, so that what one waits for is fetched while others are worked on.
 
+use super::leases::CoreMeters;
 use super::meters::admit;
 use super::{FlowLookup, Stage, Vpc};
 use crate::nat::Binding;
@@ -11,6 +12,7 @@ use crate::policy::meter::Colours;
 use crate::software;
 use crate::software::nat::Translation;
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before};
+use crate::tables::Tables;
 use crate::trace::{Tracer, narrate};
 use crate::verdict::{DropReason, Verdict};
 
@@ -160,14 +162,14 @@ impl Vpc {
         let tables = &*self.tables;
         let checked = after::check(tables, packet, frame, metadata);
         tracer.record(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
-        let is_metered = |id| tables.endpoint(id).is_some_and(|endpoint| !endpoint.meters.is_empty());
-        metadata.metered = metadata.endpoint().filter(|id| is_metered(*id));
+        metadata.metered = metadata.endpoint().filter(|id| !tables.meters_of(*id).is_empty());
         let departure = match checked {
             Ok(departure) => departure,
             Err(stop @ Stop::Ask(Ask::Fragment(_))) => {
                 // It leaves in pieces, and counts as it came.
                 let bytes = frame.parsed.ip().map_or(0, |ip| ip.end);
-                let passes = metadata.endpoint().is_none() || self.passes(at, metadata, now, bytes, tracer);
+                let metering = Metering { tables, meters: &mut self.meters, shard: self.shard, now };
+                let passes = metadata.endpoint().is_none() || metering.passes(at, metadata, bytes, tracer);
                 return if passes { Err(stop) } else { Ok(Verdict::Drop(DropReason::Metered)) };
             }
             Err(stop) => return Err(stop),
@@ -189,7 +191,8 @@ impl Vpc {
             }
             tracer.record(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
         }
-        if !self.passes(at, metadata, now, departure.len(), tracer) {
+        let metering = Metering { tables, meters: &mut self.meters, shard: self.shard, now };
+        if !metering.passes(at, metadata, departure.len(), tracer) {
             return Ok(Verdict::Drop(DropReason::Metered));
         }
         self.id = self.id.wrapping_add(1);
@@ -204,19 +207,29 @@ impl Vpc {
         });
         Ok(verdict)
     }
+}
 
+/// A core's part in metering.
+struct Metering<'a> {
+    tables: &'a Tables,
+    meters: &'a mut CoreMeters,
+    shard: usize,
+    now: u64,
+}
+
+impl Metering<'_> {
     /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group
     /// that it goes to.
-    fn passes<W: Tracer>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, tracer: &mut W) -> bool {
-        let tables = &*self.tables;
+    fn passes<W: Tracer>(self, at: usize, metadata: &Metadata, bytes: u32, tracer: &mut W) -> bool {
+        let Metering { tables, meters, shard, now } = self;
         let mut colours = Colours::default();
-        let passes = admit::<W>(tables, metadata.metered, now, bytes, &mut colours);
+        let passes = admit::<W>((tables, meters), metadata.metered, now, bytes, &mut colours);
         tracer.record(at, |_| narrate::metered(tables, metadata.metered, &colours));
         if !passes {
             return false;
         }
         if let Some(hop) = metadata.hop.filter(|_| metadata.is_ecmp_member && !W::REHEARSES) {
-            tables.count_member(hop, || metadata.sources, self.shard, bytes.into());
+            tables.count_member(hop, || metadata.sources, shard, bytes.into());
         }
         true
     }

@@ -101,6 +101,7 @@ impl Vpc {
             services: self.services.clone(),
             stats: Stats::default(),
             flows: self.flows.sample(self.key_of(packet).as_ref()),
+            meters: self.meters.to_rehearse(),
             heavy: Heavy::new(),
             batch: Batch::default(),
             id: self.id,

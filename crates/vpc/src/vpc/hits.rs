@@ -1,56 +1,33 @@
 //! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops
 //! without a call for nearly all packets; the others are left to `look_closer`.
 
-use softdpu_sys::prefetch;
-
 use super::arrivals::Arrival;
 use super::follow::Follower;
+use super::leases::CoreMeters;
 use super::{FlowLookup, Vpc};
 use crate::flow::{self, Flows};
-use crate::id::EndpointId;
 use crate::packet::Packet;
-use crate::policy::meter::{MeterCount, NodeMeter};
-use crate::tables::Tables;
+use crate::policy::meter::MeterCount;
+use crate::tables::{MeteredPort, Tables};
 use crate::verdict::Verdict;
 
 /// What the packets' flows are known by, and where they probably are, on their way into the cache. Gives the endpoint
 /// that sends the first of them, where that has meters, which are on their way as well.
 pub(super) fn look(
     tables: &Tables,
+    meters: &CoreMeters,
     flows: &Flows,
     packets: &[Packet],
     all: &mut Vec<Option<FlowLookup>>,
-) -> Option<EndpointId> {
+) -> Option<MeteredPort> {
     all.resize(packets.len(), None);
-    let sender = packets.first().and_then(|first| tables.prefetch_metered(first.port));
-    match sender {
-        None => read_keys(flows, packets, all),
-        Some(sender) => read_keys_and_meters(tables, sender, flows, packets, all),
+    let sender = packets.first().and_then(|first| tables.metered_port(first.port));
+    if let Some(sender) = sender {
+        meters.prefetch(sender.meters);
     }
+    read_keys(flows, packets, all);
     approach(flows, all);
-    sender.filter(|sender| !tables.meters_of(*sender).is_empty())
-}
-
-/// Reads keys, and goes from an endpoint to its meters meanwhile: each step leads to the next, and has some keys' time
-/// to come.
-fn read_keys_and_meters(
-    tables: &Tables,
-    sender: EndpointId,
-    flows: &Flows,
-    packets: &[Packet],
-    all: &mut [Option<FlowLookup>],
-) {
-    let some = packets.len().div_ceil(4);
-    let mut row = packets.chunks(some.max(1)).zip(all.chunks_mut(some.max(1)));
-    let mut read = || row.next().map_or((), |(packets, all)| read_keys(flows, packets, all));
-    read();
-    let meters = tables.meters_of(sender);
-    prefetch::read(meters.as_ptr());
-    read();
-    meters.iter().for_each(NodeMeter::prefetch);
-    read();
-    meters.iter().for_each(NodeMeter::prefetch_counts);
-    read();
+    sender
 }
 
 /// What [`forward`](Vpc::forward) begins with, part by part.
@@ -116,7 +93,7 @@ impl Vpc {
         decided: &mut [Verdict],
         at: usize,
     ) -> usize {
-        let Vpc { tables, flows, id, stats, shard, batch, .. } = self;
+        let Vpc { tables, flows, meters: core_meters, id, stats, shard, batch, .. } = self;
         let meters = &mut batch.meters;
         let mut follower = Follower { tables, flows, id, shard: *shard, now };
         let (mut done, mut local, mut metered) = (0, 0, MeterCount::default());
@@ -150,7 +127,7 @@ impl Vpc {
             done += 1;
         }
         stats.count_local(local);
-        meters.settle(tables, metered);
+        meters.settle(core_meters, metered);
         done
     }
 

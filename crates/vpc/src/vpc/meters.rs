@@ -2,19 +2,21 @@
 
 use super::FlowLookup;
 use super::follow::connection_continues;
+use super::leases::{AT_ONCE, CoreMeters};
 use crate::flow::{Candidate, Flows};
 use crate::id::EndpointId;
 use crate::packet::Packet;
-use crate::policy::meter::{AT_ONCE, Colours, MeterCount};
+use crate::policy::meter::MeterIds;
+use crate::policy::meter::{Colours, MeterCount};
 use crate::switch::after;
-use crate::tables::Tables;
+use crate::tables::{MeteredPort, Tables};
 use crate::trace::Tracer;
 
 /// Whether a packet of `bytes` bytes passes the meters of the endpoint `metered`; its colours behind each of them go
 /// into `colours`.
 #[inline(always)]
 pub(super) fn admit<W: Tracer>(
-    tables: &Tables,
+    (tables, meters): (&Tables, &mut CoreMeters),
     metered: Option<EndpointId>,
     now: u64,
     bytes: u32,
@@ -22,16 +24,16 @@ pub(super) fn admit<W: Tracer>(
 ) -> bool {
     match metered {
         None => true,
-        Some(endpoint) if W::REHEARSES => tables.admit::<true>(endpoint, now, bytes, colours),
-        Some(endpoint) => tables.admit::<false>(endpoint, now, bytes, colours),
+        Some(endpoint) if W::REHEARSES => meters.admit::<true>(tables, tables.meters_of(endpoint), now, bytes, colours),
+        Some(endpoint) => meters.admit::<false>(tables, tables.meters_of(endpoint), now, bytes, colours),
     }
 }
 
 /// Packets in a row that were put to the meters of one endpoint together, and which of them pass.
 ///
-/// Nearly always all of them do. So the most that they could use is taken from the meters at once, and what they did
-/// not use is given back when it is known. Only where the meters have less than that left, each packet is put to them,
-/// after it is known that its flow decides it.
+/// Nearly always all of them do. So the most that they could use is taken from the core's leases at once, and what they
+/// did not use is given back when it is known. Only where there is no lease of so much, each packet is put to the
+/// node's meters, after it is known that its flow decides it.
 #[derive(Debug, Default)]
 pub(super) struct MeteredRun {
     /// The first packet's place in the batch, and how many there are.
@@ -39,8 +41,11 @@ pub(super) struct MeteredRun {
     count: usize,
     /// A bit for each packet; where all was taken at once, all ones.
     pass: u64,
-    /// The endpoint at the meters.
+    /// The endpoint at the meters, and these.
     metered: EndpointId,
+    meters: MeterIds,
+    /// There was no lease for packets of this batch.
+    is_short: bool,
     /// What was taken at once.
     taken: Option<MeterCount>,
     /// The endpoint at the meters of the packet behind the last that was decided, where that is in no run yet.
@@ -55,31 +60,37 @@ impl MeteredRun {
         (place < self.count && self.metered == metered).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
     }
 
-    /// Gives back to the meters what of the amount that was taken at once is above `used`.
+    /// Gives back what of the amount that was taken at once is above `used`.
     #[inline(always)]
-    pub fn settle(&mut self, tables: &Tables, used: MeterCount) {
+    pub fn settle(&mut self, meters: &mut CoreMeters, used: MeterCount) {
         if let Some(taken) = self.taken.take() {
-            tables.settle(self.metered, taken, used);
+            meters.settle(self.meters, taken, used);
             self.count = 0;
         }
     }
 
-    /// Takes from the meters of `endpoint`, which sends the first packet, before anything is decided: nearly always the
+    /// Takes from the meters of `sender`, which sends the first packet, before anything is decided: nearly always the
     /// first packet's flow is known, and passes these. Entries come into the cache meanwhile.
     #[inline(always)]
-    pub fn take_first(&mut self, tables: &Tables, endpoint: EndpointId, now: u64, lookups: &[Option<FlowLookup>]) {
+    pub fn take_first(
+        &mut self,
+        shared: (&Tables, &mut CoreMeters),
+        sender: MeteredPort,
+        now: u64,
+        lookups: &[Option<FlowLookup>],
+    ) {
         let is_known = |first: &FlowLookup| first.candidate != Candidate::NONE;
         if lookups.first().is_some_and(|first| first.as_ref().is_some_and(is_known)) {
-            self.take(tables, endpoint, now, lookups, 0);
+            self.take(shared, sender, now, lookups, 0);
         }
     }
 
-    /// Takes from the meters of `endpoint` what the packets from `at` on use if all of those that came by the same port
-    /// are decided by flows. Whether the meters had so much.
+    /// Takes from the leases of the meters of `sender` what the packets from `at` on use if all of those that came by
+    /// the same port are decided by flows. Whether there was so much.
     fn take(
         &mut self,
-        tables: &Tables,
-        endpoint: EndpointId,
+        (tables, meters): (&Tables, &mut CoreMeters),
+        sender: MeteredPort,
         now: u64,
         lookups: &[Option<FlowLookup>],
         at: usize,
@@ -93,12 +104,15 @@ impl MeteredRun {
             }
             most.add(seen.end.get().into());
         }
-        let is_taken = tables.take(endpoint, now, most);
-        if is_taken {
-            let count = most.packets as usize;
-            *self = MeteredRun { first: at, count, pass: u64::MAX, metered: endpoint, taken: Some(most), wanted: None };
+        let MeteredPort { endpoint: metered, meters: ids } = sender;
+        if self.is_short || !meters.take(tables, ids, now, most) {
+            self.is_short = true;
+            return false;
         }
-        is_taken
+        let count = most.packets as usize;
+        let (taken, pass) = (Some(most), u64::MAX);
+        *self = MeteredRun { first: at, count, pass, metered, meters: ids, is_short: false, taken, wanted: None };
+        true
     }
 
     /// Puts the packets from `at` on that are of flows of one endpoint to its meters, where they are wanted. Whether
@@ -106,14 +120,15 @@ impl MeteredRun {
     #[inline(never)]
     pub fn ask(
         &mut self,
-        tables: &Tables,
+        (tables, meters): (&Tables, &mut CoreMeters),
         flows: &Flows,
         now: u64,
         (packets, lookups): (&[Packet], &[Option<FlowLookup>]),
         at: usize,
     ) -> bool {
         let Some(endpoint) = self.wanted.take() else { return false };
-        if self.take(tables, endpoint, now, lookups, at) {
+        let sender = MeteredPort { endpoint, meters: tables.meters_of(endpoint) };
+        if self.take((tables, meters), sender, now, lookups, at) {
             return true;
         }
         let (mut bytes, mut count, mut metered) = ([0; AT_ONCE], 0, None);
@@ -136,8 +151,9 @@ impl MeteredRun {
             count += 1;
         }
         let Some(metered) = metered else { return false };
-        let pass = tables.admit_all(metered, now, &bytes[..count]);
-        *self = MeteredRun { first: at, count, pass, metered, taken: None, wanted: None };
+        let ids = tables.meters_of(metered);
+        let pass = meters.mark_all(tables, ids, now, &bytes[..count]);
+        *self = MeteredRun { first: at, count, pass, metered, meters: ids, is_short: true, taken: None, wanted: None };
         true
     }
 }

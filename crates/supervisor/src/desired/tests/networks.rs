@@ -43,7 +43,7 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     desired.commit(&routing(by)).unwrap();
     assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }, None).unwrap_err().code, ErrorCode::Refused);
     let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
-    desired.commit(&Change::NetworkAdd(config::network_from_json(&json).unwrap())).unwrap();
+    desired.commit(&Change::NetworkAdd(Box::new(config::network_from_json(&json).unwrap()))).unwrap();
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }, None).unwrap_err().code, ErrorCode::Busy);
     let back = routing("network = \"a\"\npeer = \"b\"");
     desired.check(&back, None).unwrap();
@@ -73,7 +73,7 @@ fn networks_and_their_endpoints_survive_the_supervisor() {
     let mut desired = Desired::load(networked(folder.path())).unwrap();
     let made = config::network_from_json(&serde_json::json!({"name": "b", "vni": 2, "cidr": "10.0.0.0/16"})).unwrap();
     let changes = [
-        Change::NetworkAdd(made),
+        Change::NetworkAdd(Box::new(made)),
         members("b", &[("10.0.0.5", "192.0.2.2"), ("10.0.0.6", "192.0.2.2")], &[]),
         members("b", &[("10.0.0.5", "192.0.2.3")], &["10.0.0.5", "10.0.0.6"]),
         members("a", &[("10.0.0.2", "192.0.2.3"), ("10.0.0.7", "192.0.2.3")], &["10.0.0.2", "10.0.0.3"]),
@@ -167,7 +167,7 @@ fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
     let guest = json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"});
     let network = |guests: Value| {
         let network = json!({"name": "b", "vni": 2, "cidr": ["10.0.0.0/16"], "endpoint": guests});
-        Change::NetworkAdd(config::network_from_json(&network).unwrap())
+        Change::NetworkAdd(Box::new(config::network_from_json(&network).unwrap()))
     };
     desired.check(&network(json!([])), None).unwrap();
     let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5, and 6 are wanted";

@@ -10,11 +10,14 @@ use super::timeouts::Timeouts;
 /// How a core tracks connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Most connections, at least 1. Some 200 bytes each, taken at the start.
+    /// Most connections, at least 1. Some 200 bytes each, taken as they come.
     pub capacity: usize,
     /// Most connections of each zone, by its number. 0: none at all. If all shares together are no more than the
     /// capacity, no zone can take room from another.
     pub shares: Vec<u32>,
+    /// Shares are what zones have in any case: what no zone needs of its share, and what is in no share, is for all.
+    /// One that has fewer connections than its share takes its room back from those that have more than theirs.
+    pub rest_is_shared: bool,
     /// How long connections are kept.
     pub timeouts: Timeouts,
     /// TCP connections are taken up in the middle where their beginning was not seen, if the rules allow their packet:
@@ -127,6 +130,17 @@ pub struct Ended {
     pub keys: [Key; 2],
 }
 
+/// What was counted of a zone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneStats {
+    /// Connections that there are.
+    pub known: u32,
+    /// Packets that were refused as there was no room for their connection.
+    pub no_room: u64,
+    /// Connections that were ended to make room for others.
+    pub evicted: u64,
+}
+
 /// What a core's tracker has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
@@ -136,6 +150,24 @@ pub struct Stats {
     pub ended: [u64; End::ALL.len()],
     /// Packets that were refused, by reason, in the order of [`Refused::ALL`].
     pub refused: [u64; Refused::ALL.len()],
+}
+
+impl ZoneStats {
+    /// Counts what another table counted of the zone.
+    pub(crate) fn add(&mut self, other: ZoneStats) {
+        self.known += other.known;
+        self.no_room += other.no_room;
+        self.evicted += other.evicted;
+    }
+}
+
+impl Stats {
+    /// Counts what another table counted.
+    pub(crate) fn add(&mut self, other: &Stats) {
+        self.opened += other.opened;
+        self.ended.iter_mut().zip(other.ended).for_each(|(all, one)| *all += one);
+        self.refused.iter_mut().zip(other.refused).for_each(|(all, one)| *all += one);
+    }
 }
 
 impl Default for Stats {

@@ -84,6 +84,11 @@ impl Key {
         }
     }
 
+    /// The same hash for both directions, keyed by `seed`.
+    pub(crate) fn hash_of_both(&self, seed: [u64; 2]) -> u64 {
+        self.pair().0.hash(seed)
+    }
+
     /// The connection, and whether this is the direction from its lower to its higher end.
     #[inline]
     pub(super) fn pair(&self) -> (Pair, bool) {

@@ -1,8 +1,8 @@
-//! Doubly linked lists over numbered elements, all in memory that is there from the beginning. Each element is in one
-//! list at most.
+//! Doubly linked lists over numbered elements, in memory that is reserved at the beginning and taken as it is used:
+//! what is 0 was never touched. Each element is in one list at most.
 
-/// No element.
-const NONE: u32 = u32::MAX;
+/// No element: others stand as their number and 1.
+const NONE: u32 = 0;
 
 /// Lists 0 to n - 1 of elements 0 to m - 1.
 #[derive(Clone, Debug)]
@@ -11,61 +11,63 @@ pub struct Lists {
     ends: Box<[Link]>,
 }
 
-/// Of an element: its neighbours. Of a list: its last and its first element.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    before: u32,
-    after: u32,
-}
+/// Of an element: the neighbours before and after it. Of a list: its last and its first element. An array, as memory
+/// for that is taken zeroed.
+type Link = [u32; 2];
 
-const ALONE: Link = Link { before: NONE, after: NONE };
+const BEFORE: usize = 0;
+const AFTER: usize = 1;
+
+fn element(stands: u32) -> Option<u32> {
+    stands.checked_sub(1)
+}
 
 impl Lists {
     pub fn new(elements: usize, lists: usize) -> Lists {
-        Lists { links: vec![ALONE; elements].into(), ends: vec![ALONE; lists].into() }
+        Lists { links: vec![[NONE; 2]; elements].into(), ends: vec![[NONE; 2]; lists].into() }
     }
 
     /// At least so many lists.
     pub fn grow(&mut self, lists: usize) {
         let mut ends = std::mem::take(&mut self.ends).into_vec();
-        ends.resize(lists.max(ends.len()), ALONE);
+        ends.resize(lists.max(ends.len()), [NONE; 2]);
         self.ends = ends.into();
     }
 
     #[inline]
     pub fn first(&self, list: usize) -> Option<u32> {
-        self.ends.get(list).map(|ends| ends.after).filter(|first| *first != NONE)
+        self.ends.get(list).and_then(|ends| element(ends[AFTER]))
     }
 
-    /// The one behind `element` in its list.
+    /// The one behind element `at` in its list.
     #[inline]
-    pub fn after(&self, element: u32) -> Option<u32> {
-        self.links.get(element as usize).map(|link| link.after).filter(|after| *after != NONE)
+    pub fn after(&self, at: u32) -> Option<u32> {
+        self.links.get(at as usize).and_then(|link| element(link[AFTER]))
     }
 
-    /// Puts `element`, which is in no list, at the end of `list`.
-    pub fn push(&mut self, list: usize, element: u32) {
-        let last = self.ends[list].before;
-        self.links[element as usize] = Link { before: last, after: NONE };
-        self.behind(list, last).after = element;
-        self.ends[list].before = element;
+    /// Puts element `at`, which is in no list, at the end of `list`.
+    pub fn push(&mut self, list: usize, at: u32) {
+        let last = self.ends[list][BEFORE];
+        self.links[at as usize] = [last, NONE];
+        self.behind(list, last)[AFTER] = at + 1;
+        self.ends[list][BEFORE] = at + 1;
     }
 
-    /// Takes `element` out of `list`, which it is in.
-    pub fn remove(&mut self, list: usize, element: u32) {
-        let Link { before, after } = std::mem::replace(&mut self.links[element as usize], ALONE);
-        self.behind(list, before).after = after;
-        match after {
-            NONE => self.ends[list].before = before,
-            after => self.links[after as usize].before = before,
+    /// Takes element `at` out of `list`, which it is in.
+    pub fn remove(&mut self, list: usize, at: u32) {
+        let [before, after] = std::mem::replace(&mut self.links[at as usize], [NONE; 2]);
+        self.behind(list, before)[AFTER] = after;
+        match element(after) {
+            None => self.ends[list][BEFORE] = before,
+            Some(after) => self.links[after as usize][BEFORE] = before,
         }
     }
 
     /// Where it says what comes after `before`.
     fn behind(&mut self, list: usize, before: u32) -> &mut Link {
-        match before {
-            NONE => &mut self.ends[list],
-            before => &mut self.links[before as usize],
+        match element(before) {
+            None => &mut self.ends[list],
+            Some(before) => &mut self.links[before as usize],
         }
     }
 }

@@ -8,11 +8,13 @@
 //!                └ Untracked ─► stateless rules
 //! ```
 //!
-//! One table serves one core. All its memory is there from the beginning; a packet costs one look-up and no more work
-//! than that whatever is in the table. Each zone has a share: it cannot have more connections, and one that needs room
-//! for a new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new
-//! one is refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it
-//! takes nothing from others.
+//! One table serves one core, or is one of several that share connections by their hash. Its memory is taken as
+//! connections come; a packet costs one look-up and no more work than that whatever is in the table. Each zone has a
+//! share: it cannot have more connections, and one that needs room for a new one loses its own oldest half-open
+//! connection, or else its oldest that is over. If it has neither, the new one is refused. So a flood of SYNs displaces
+//! itself; with shares that together are no more than the capacity it takes nothing from others. Where the [rest is
+//! shared](Config::rest_is_shared), a zone may have more than its share as long as there is room, and gives that back
+//! to those with less than theirs.
 //!
 //! The keeper of flows of a connection removes them when it hears that the connection has [ended](Ended): a flow must
 //! not outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that
@@ -37,7 +39,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
 pub(crate) use config::ConnectionSlot;
-pub use config::{Config, ConnectionId, Ended, Look, Opening, Stats, Tracked};
+pub use config::{Config, ConnectionId, Ended, Look, Opening, Stats, Tracked, ZoneStats};
 use entry::{Entry, Life, Standing};
 pub use key::{Direction, Key, Zone};
 use lists::Lists;
@@ -56,14 +58,17 @@ const MAX_CHAIN: usize = 32;
 #[derive(Clone, Debug)]
 pub struct Conntrack {
     config: Config,
-    entries: Box<[Entry]>,
+    /// Those that were ever used.
+    entries: Vec<Entry>,
+    capacity: usize,
+    /// Of them: those that are not used now.
     free: Vec<u32>,
     /// Connections by their hash.
     index: Lists,
     /// Of each zone: those that are half open, and those that are over; the oldest first.
     waiting: Lists,
-    /// Connections of each zone.
-    used: Vec<u32>,
+    /// What is counted of each zone.
+    zones: Vec<ZoneStats>,
     wheel: Wheel,
     buckets: usize,
     seed: [u64; 2],
@@ -77,31 +82,14 @@ impl Conntrack {
     pub fn new(config: Config) -> Conntrack {
         let capacity = config.capacity.clamp(1, u32::MAX as usize / 4);
         let (buckets, shares) = (capacity.next_power_of_two(), config.shares.len());
-        let nobody = Key {
-            zone: Zone(0),
-            source: [0; 4].into(),
-            destination: [0; 4].into(),
-            protocol: 0,
-            source_port: 0,
-            destination_port: 0,
-        };
-        let entry = Entry {
-            pair: nobody.pair().0,
-            generation: 0,
-            bucket: 0,
-            ascends: true,
-            answered: false,
-            ended: true,
-            standing: None,
-            life: Life::Other,
-            deadline: 0,
-        };
         Conntrack {
-            entries: vec![entry; capacity].into(),
-            free: (0..capacity as u32).rev().collect(),
+            // Reserved, not touched.
+            entries: Vec::with_capacity(capacity),
+            capacity,
+            free: Vec::new(),
             index: Lists::new(capacity, buckets),
             waiting: Lists::new(capacity, 2 * shares),
-            used: vec![0; shares],
+            zones: vec![ZoneStats::default(); shares],
             wheel: Wheel::new(capacity),
             buckets,
             seed: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
@@ -114,8 +102,8 @@ impl Conntrack {
     /// Other shares, by zone number. A zone that has more connections than its share keeps them and gets no more.
     pub fn set_shares(&mut self, shares: &[u32]) {
         self.config.shares = shares.to_vec();
-        self.used.resize(shares.len().max(self.used.len()), 0);
-        self.waiting.grow(2 * self.used.len());
+        self.zones.resize(shares.len().max(self.zones.len()), ZoneStats::default());
+        self.waiting.grow(2 * self.zones.len());
     }
 
     /// What a packet is to the connections there are, at `now`, nanoseconds. Of those that it ends, `ended` is told.
@@ -149,16 +137,19 @@ impl Conntrack {
             return Ok(self.tracked(at, ascends));
         }
         if self.chain(opening.bucket).count() >= MAX_CHAIN {
-            return Err(self.refuse(Refused::TableFull));
+            return Err(self.refuse_for_room(pair.zone(), Refused::TableFull));
         }
         self.make_room(pair.zone(), ended)?;
-        let Some(at) = self.free.pop() else { return Err(self.refuse(Refused::TableFull)) };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.entries.len() < self.capacity => self.entries.len() as u32,
+            None => return Err(self.refuse_for_room(pair.zone(), Refused::TableFull)),
+        };
         let life = opening.life;
-        let entry = &mut self.entries[at as usize];
-        let generation = entry.generation.wrapping_add(1);
-        *entry = Entry {
+        let before = self.entries.get(at as usize).map_or(0, |entry| entry.generation);
+        let mut entry = Entry {
             pair,
-            generation,
+            generation: before.wrapping_add(1),
             bucket: opening.bucket,
             ascends,
             answered: false,
@@ -168,9 +159,13 @@ impl Conntrack {
             deadline: 0,
         };
         entry.deadline = now.saturating_add(entry.timeout(&self.config.timeouts));
+        match self.entries.get_mut(at as usize) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
+        }
         self.wheel.insert(at, entry.deadline);
         self.index.push(opening.bucket as usize, at);
-        self.used[pair.zone().index()] += 1;
+        self.zones[pair.zone().index()].known += 1;
         self.stats.opened += 1;
         self.stand(at, Some(Standing::HalfOpen));
         Ok(self.tracked(at, ascends))
@@ -264,7 +259,12 @@ impl Conntrack {
 
     /// How many connections there can be.
     pub fn capacity(&self) -> usize {
-        self.entries.len()
+        self.capacity
+    }
+
+    /// Whether there is no room without an end of a connection.
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.entries.len() >= self.capacity
     }
 
     /// The packets of the original direction of a connection that is there.
@@ -276,7 +276,19 @@ impl Conntrack {
 
     /// How many connections a zone has.
     pub fn used(&self, zone: Zone) -> u32 {
-        self.used.get(zone.index()).copied().unwrap_or(0)
+        self.zone_stats(zone).known
+    }
+
+    /// What was counted of a zone.
+    pub fn zone_stats(&self, zone: Zone) -> ZoneStats {
+        self.zones.get(zone.index()).copied().unwrap_or_default()
+    }
+
+    /// A number is another zone's from now on: it has no connections, and nothing was counted.
+    pub fn begin_zone(&mut self, zone: Zone) {
+        if let Some(stats) = self.zones.get_mut(zone.index()) {
+            *stats = ZoneStats { known: stats.known, ..ZoneStats::default() };
+        }
     }
 
     /// What was counted.

@@ -82,22 +82,30 @@ impl Conntrack {
 
     /// Whether there is room for one more connection of `zone`, once the one in `ends` is taken out.
     fn room(&self, zone: Zone, ends: Option<u32>) -> Result<(), Refused> {
-        let share = self.config.shares.get(zone.index()).copied().filter(|share| *share != 0);
-        let share = share.ok_or(Refused::NoShare)?;
+        let share = self.share(zone);
+        if share == 0 {
+            return Err(Refused::NoShare);
+        }
+        let is_shared = self.config.rest_is_shared;
+        let most = if is_shared { u32::MAX } else { share };
         let used = self.used(zone) - u32::from(ends.is_some());
-        let full = if used >= share {
-            Refused::ShareFull
-        } else if self.free.is_empty() && ends.is_none() {
-            Refused::TableFull
-        } else {
+        let full = if used < most && (!self.is_full() || ends.is_some()) {
             return Ok(());
+        } else if used >= share {
+            Refused::ShareFull
+        } else {
+            Refused::TableFull
         };
+        let mut zones = (0..self.zones.len() as u32).map(Zone);
+        if is_shared && used < share && zones.any(|zone| self.has_too_many(zone)) {
+            return Ok(());
+        }
         let mut can_go = [Standing::HalfOpen, Standing::Over].into_iter().flat_map(|standing| {
             std::iter::successors(self.waiting.first(list(zone, standing)), |at| self.waiting.after(*at))
         });
         match can_go.find(|at| Some(*at) != ends) {
             // After its share was made smaller, one fewer is still too many.
-            Some(_) if used - 1 < share => Ok(()),
+            Some(_) if used - 1 < most => Ok(()),
             _ => Err(full),
         }
     }

@@ -17,7 +17,7 @@ impl Conntrack {
     /// is some. The connection that ends for it is of a zone that has more than its share: one that is half open or
     /// over if there is any, otherwise whichever is found first.
     pub fn reclaim(&mut self, zone: Zone, ended: &mut Vec<Ended>) -> bool {
-        if !self.free.is_empty() {
+        if !self.is_full() {
             return true;
         }
         if self.used(zone) >= self.share(zone) {
@@ -32,17 +32,17 @@ impl Conntrack {
         }
     }
 
-    fn share(&self, zone: Zone) -> u32 {
+    pub(super) fn share(&self, zone: Zone) -> u32 {
         self.config.shares.get(zone.index()).copied().unwrap_or(0)
     }
 
-    fn has_too_many(&self, zone: Zone) -> bool {
+    pub(super) fn has_too_many(&self, zone: Zone) -> bool {
         self.used(zone) > self.share(zone)
     }
 
     /// A connection that is half open or over, of a zone that has too many.
     fn dispensable(&self) -> Option<u32> {
-        let rich = (0..self.used.len() as u32).map(Zone).filter(|zone| self.has_too_many(*zone));
+        let rich = (0..self.zones.len() as u32).map(Zone).filter(|zone| self.has_too_many(*zone));
         let lists = rich.flat_map(|zone| [Standing::HalfOpen, Standing::Over].map(|standing| list(zone, standing)));
         lists.filter_map(|list| self.waiting.first(list)).next()
     }

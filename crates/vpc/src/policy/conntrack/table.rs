@@ -80,25 +80,30 @@ impl Conntrack {
 
     /// Room for one more connection of `zone`.
     pub(super) fn make_room(&mut self, zone: Zone, ended: &mut Vec<Ended>) -> Result<(), Refused> {
-        let Some(share) = self.config.shares.get(zone.index()).copied().filter(|share| *share != 0) else {
-            return Err(self.refuse(Refused::NoShare));
-        };
-        let full = if self.used(zone) >= share {
-            Refused::ShareFull
-        } else if self.free.is_empty() {
-            Refused::TableFull
-        } else {
+        let share = self.share(zone);
+        if share == 0 {
+            return Err(self.refuse_for_room(zone, Refused::NoShare));
+        }
+        let most = if self.config.rest_is_shared { u32::MAX } else { share };
+        let full = if self.used(zone) < most && !self.is_full() {
             return Ok(());
+        } else if self.used(zone) >= share {
+            Refused::ShareFull
+        } else {
+            Refused::TableFull
         };
+        if self.config.rest_is_shared && self.reclaim(zone, ended) {
+            return Ok(());
+        }
         let [half_open, over] =
             [Standing::HalfOpen, Standing::Over].map(|standing| self.waiting.first(list(zone, standing)));
         match half_open.or(over) {
             Some(at) => {
                 self.end(at, End::Evicted, ended);
                 // After its share was made smaller, one fewer is still too many.
-                if self.used(zone) >= share { Err(self.refuse(full)) } else { Ok(()) }
+                if self.used(zone) >= most { Err(self.refuse_for_room(zone, full)) } else { Ok(()) }
             }
-            None => Err(self.refuse(full)),
+            None => Err(self.refuse_for_room(zone, full)),
         }
     }
 
@@ -135,8 +140,18 @@ impl Conntrack {
         let (zone, bucket) = (entry.pair.zone(), entry.bucket);
         self.wheel.remove(at);
         self.index.remove(bucket as usize, at);
-        self.used[zone.index()] -= 1;
+        let stats = &mut self.zones[zone.index()];
+        stats.known -= 1;
+        stats.evicted += u64::from(why == End::Evicted);
         self.free.push(at);
+    }
+
+    /// Refuses the first packet of a connection of `zone`, for which there is no room.
+    pub(super) fn refuse_for_room(&mut self, zone: Zone, refused: Refused) -> Refused {
+        if let Some(stats) = self.zones.get_mut(zone.index()) {
+            stats.no_room += 1;
+        }
+        self.refuse(refused)
     }
 
     pub(super) fn refuse(&mut self, refused: Refused) -> Refused {

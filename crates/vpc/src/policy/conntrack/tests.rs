@@ -25,7 +25,14 @@ fn key(zone: u32, source: (u8, u16), destination: (u8, u16), protocol: u8) -> Ke
 }
 
 fn config(capacity: usize, shares: &[u32]) -> Config {
-    Config { capacity, shares: shares.to_vec(), timeouts: Timeouts::default(), pickup: false, any_reset: false }
+    Config {
+        capacity,
+        shares: shares.to_vec(),
+        rest_is_shared: false,
+        timeouts: Timeouts::default(),
+        pickup: false,
+        any_reset: false,
+    }
 }
 
 fn udp(key: Key) -> Segment {
@@ -188,6 +195,39 @@ fn who_has_more_than_its_share_gives_room_to_who_has_less() {
     assert!(open(&mut table, 2).is_ok());
     assert_eq!((table.used(Zone(0)), table.used(Zone(1)), ended.len()), (2, 2, 2));
     assert!(!table.reclaim(Zone(1), &mut ended), "both have their shares");
+}
+
+#[test]
+fn a_zone_that_opens_without_end_leaves_another_its_share() {
+    let shared = |capacity, shares: &[u32]| Config { rest_is_shared: true, ..config(capacity, shares) };
+    let (mut table, mut ended) = (Conntrack::new(shared(100, &[25, 25])), Vec::new());
+    // Connections that last, of the first zone: as many as there is room for.
+    let mut refused = None;
+    for port in 0..200 {
+        let key = key(0, (1, port), (2, 80), 6);
+        match pass(&mut table, &tcp(key, SYN, 100, 0), 0, &mut ended) {
+            Ok(_) => {
+                pass(&mut table, &tcp(key.reversed(), SYN | ACK, 500, 101), 0, &mut ended).unwrap();
+                pass(&mut table, &tcp(key, ACK, 101, 501), 0, &mut ended).unwrap();
+            }
+            Err(why) => refused = Some(why),
+        }
+    }
+    assert_eq!((table.used(Zone(0)), refused), (100, Some(Refused::ShareFull)), "the rest is for all");
+    assert_eq!(table.zone_stats(Zone(0)), ZoneStats { known: 100, no_room: 100, evicted: 0 });
+    // The second opens as many as its share, and they stay whatever the first does.
+    let second: Vec<Tracked> =
+        (0..25).map(|port| established(&mut table, key(1, (1, port), (2, 80), 6), &mut ended)).collect();
+    for port in 1000..5000 {
+        let _ = pass(&mut table, &tcp(key(0, (3, port), (2, 80), 6), SYN, 7, 0), 1, &mut ended);
+    }
+    assert_eq!((table.used(Zone(0)), table.used(Zone(1))), (75, 25));
+    assert!(second.iter().all(|tracked| table.touch(tracked.connection, 2)));
+    assert_eq!(table.zone_stats(Zone(0)).evicted, 25);
+    // Beyond its share it takes nothing from the first.
+    let more = pass(&mut table, &udp(key(1, (9, 9), (2, 53), 17)), 2, &mut ended);
+    assert_eq!(more.map(drop), Err(Refused::ShareFull));
+    assert_eq!(table.zone_stats(Zone(1)), ZoneStats { known: 25, no_room: 1, evicted: 0 });
 }
 
 #[test]
