@@ -9,12 +9,18 @@
 
 #![allow(missing_docs)]
 
+use std::path::Path;
 use std::time::Duration;
 
 use softdpu_tests::netns::Namespace;
-use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Host, Lab, Root, Site, Wire, wait_until};
+use softdpu_tests::{
+    Context, Daemon, Failure, Guest, GuestSpec, Host, Lab, Process, Root, Site, Wire, wait_until, wait_until_still,
+};
 
 const DEADLINE: Duration = Duration::from_secs(180);
+/// As long as nothing changes, what was under way has arrived; and so much may have been.
+const STILL: Duration = Duration::from_millis(500);
+const UNDER_WAY: u64 = 64;
 const WIRE: Wire = Wire::ETHERNET;
 const OUTSIDE: &str = "192.0.2.2";
 /// Of guests that share it, and of forwards.
@@ -159,6 +165,81 @@ fn a_guest_reaches_a_server_outside_and_is_reached_by_a_port_of_the_address_that
         })?;
         guest.type_line("stop")?;
         guest.finish(DEADLINE)
+    });
+}
+
+/// What `[[network.nat]]` counted at the exit: translations, and packets that found no port.
+fn counted(daemon: &Daemon) -> Result<(u64, u64), Failure> {
+    let exit = daemon.status()?["networks"][0]["nat"][0].clone();
+    assert_eq!(exit["exit"], "10.0.0.254", "{exit}");
+    let count = |key: &str| exit[key].as_u64().ok_or_else(|| Failure::new(format!("no {key}: {exit}")));
+    Ok((count("translations")?, count("exhausted")?))
+}
+
+/// Puts rules in the place of those of the network, on a running daemon.
+fn change(lab: &Lab, daemon: &Daemon, rules: &str) -> Result<String, Failure> {
+    let file = lab.path().join("nat.toml");
+    std::fs::write(&file, format!("network = \"acme\"\n{rules}\n")).context("the file of rules")?;
+    daemon.command(&["network", "nat", &file.display().to_string()])
+}
+
+#[test]
+fn rules_change_while_connections_live_and_ports_are_counted() {
+    run("nat-change", |lab, world| {
+        // The container is the third of four that share an address, with 16 ports each.
+        let shared = |first: u16| {
+            format!(
+                "[[nat]]\nexit = \"10.0.0.254\"\nshared = [{{ source = \"10.0.1.8/30\", address = \"{SHARED}\", \
+                 ports = \"{first}-{}\", ports-per-guest = 16 }}]",
+                first + 63
+            )
+        };
+        change(lab, &world.daemon, &shared(4000))?;
+        let _server = world.outside.iperf_server(lab)?;
+        let load = ["-c", OUTSIDE, "-t", "600", "-b", "2M", "-l", "1K"];
+        let mut client =
+            Process::start_in(Some(&world.container.name), "client", lab.path(), Path::new("iperf3"), load)?;
+        let moved = |world: &World| world.daemon.port("outside").map(|port| port.count("frames_out"));
+        let moves = |world: &World, what: &str| {
+            let before = moved(world)?;
+            wait_until(what, DEADLINE, || Ok((moved(world)? > before + 50).then_some(())))
+        };
+        moves(world, "the connection to carry something")?;
+        let (translations, exhausted) = counted(&world.daemon)?;
+        assert!((1..=3).contains(&translations) && exhausted == 0, "{translations} {exhausted}");
+        // A list of rules in which the container's are the same changes nothing for it.
+        let forward = "\nforward = [{ protocol = \"udp\", outside = \"203.0.113.1:53\", inside = \"10.0.0.2:53\" }]";
+        change(lab, &world.daemon, &format!("{}{forward}", shared(4000)))?;
+        moves(world, "the connection to go on by other rules")?;
+        // Explained without anything being given.
+        let ask = ["trace", "explain", "--from", "inside", "--to", OUTSIDE, "--protocol", "udp", "--port", "53"];
+        let answer = world.daemon.command(&ask)?;
+        assert!(answer.contains("exit 10.0.0.254 of acme, outward") && answer.contains(SHARED), "{answer}");
+        // More conversations with one end than it has ports.
+        world.container.exec(&["bash", "-c", &format!("for i in $(seq 41); do echo >/dev/udp/{OUTSIDE}/9; done")])?;
+        wait_until("packets without a port to be counted", DEADLINE, || {
+            Ok((counted(&world.daemon)?.1 >= 41 - 16).then_some(()))
+        })?;
+        let shown = world.daemon.command(&["status"])?;
+        assert!(shown.contains("TRANSLATIONS") && shown.contains("NO PORT"), "{shown}");
+        // Without a rule for it nothing passes from the moment that the command has returned.
+        change(lab, &world.daemon, &format!("[[nat]]\nexit = \"10.0.0.254\"{forward}"))?;
+        // What was decided before is on its way.
+        let before = (moved(world)?, world.daemon.port("inside")?.dropped_in("no-translation"));
+        let left = wait_until_still("nothing to leave", STILL, DEADLINE, || moved(world))?;
+        assert!(left - before.0 <= UNDER_WAY, "{} left without a rule", left - before.0);
+        wait_until("the connection's segments to be dropped", DEADLINE, || {
+            Ok((world.daemon.port("inside")?.dropped_in("no-translation") > before.1).then_some(()))
+        })?;
+        client.stop()?;
+        let error = change(lab, &world.daemon, "[[nat]]\nexit = \"10.0.0.77\"\nfloating = []").err();
+        let error = error.ok_or_else(|| Failure::new("an exit that is none"))?.to_string();
+        assert!(error.contains("nat.toml:3:8: no device of this host has the address 10.0.0.77"), "{error}");
+        // The next data plane has the rules of the last change.
+        change(lab, &world.daemon, &shared(6000))?;
+        world.daemon.kill_data_plane()?;
+        world.container.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", OUTSIDE])?;
+        Ok(())
     });
 }
 

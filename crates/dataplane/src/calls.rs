@@ -65,6 +65,7 @@ impl DataPlane {
             Change::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Change::NetworkPolicy(changes) => self.change_networks(|networks| networks.change(&changes)),
             Change::NetworkRouting(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkNat(changes) => self.change_networks(|networks| networks.change(&changes)),
             Change::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
             Change::NetworkLoad(LoadFile { path }) => {
                 let name = path.display().to_string();

@@ -67,6 +67,12 @@ pub enum NetworkCommand {
         /// changed or none
         file: PathBuf,
     },
+    /// Put other rules of translation (NAT) in the place of all that a network has
+    Nat {
+        /// A TOML file: `network`, and the key `[[nat]]` as under `[[network]]` of a site file; or a `[[network]]` with
+        /// its `name` for each of several, of which all are changed or none
+        file: PathBuf,
+    },
     /// Set a member of an ECMP group down or up, or give it another weight
     Member(MemberSet),
     /// On which cores packets from tunnels are worked on
@@ -259,6 +265,7 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         }
         NetworkCommand::Policy { file } => networks_file(NetworkPart::Policy, &file),
         NetworkCommand::Routing { file } => networks_file(NetworkPart::Routing, &file),
+        NetworkCommand::Nat { file } => networks_file(NetworkPart::Nat, &file),
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
             let down = (down || up).then_some(down);
             Ok(Change::NetworkMember(MemberChange { network, ecmp, member, down, weight }).into())

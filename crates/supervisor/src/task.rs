@@ -90,6 +90,7 @@ fn networks(change: &Change) -> Vec<&str> {
     match change {
         Change::NetworkPolicy(changes) => changes.iter().map(NetworkChange::network).collect(),
         Change::NetworkRouting(changes) => changes.iter().map(NetworkChange::network).collect(),
+        Change::NetworkNat(changes) => changes.iter().map(NetworkChange::network).collect(),
         _ => Vec::new(),
     }
 }

@@ -6,7 +6,9 @@ use common::*;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{FloatingSpec, ForwardSpec, NatProtocol, NatSpec, RouteSpec, SharedSpec, Spec, Via};
-use softdpu_vpc::{Checksum, DropReason, Entry, Packet, PortId, Problem, Tables, Verdict, Vpc};
+use softdpu_vpc::tables::Exit;
+use softdpu_vpc::trace::{Step, Table};
+use softdpu_vpc::{Asked, Checksum, DropReason, Entry, Packet, PortId, Problem, Tables, Verdict, Vpc};
 
 const OUT: &str = "203.0.113.1";
 const FLOATING: &str = "203.0.113.9";
@@ -104,8 +106,8 @@ fn a_shared_address_is_used_both_ways_and_by_flows() {
         assert_eq!(sent(&mut vpc, RED_ROUTER, &from_outside(REMOTE, outside)), is(RED_1, REMOTE, GUEST), "{round}");
     }
     assert_eq!(vpc.stats().cached, 4, "all but the first of each direction are by flows");
-    let exits: Vec<_> = vpc.tables().exits().map(|(network, exit, bound)| (network.to_owned(), exit, bound)).collect();
-    assert_eq!(exits, [("red".to_owned(), ip("10.0.0.4"), 1)]);
+    let exit = Exit { network: "red", address: ip("10.0.0.4"), translations: 1, exhausted: 0 };
+    assert_eq!(vpc.tables().exits().collect::<Vec<_>>(), [exit]);
 }
 
 #[test]
@@ -159,6 +161,8 @@ fn a_guest_that_uses_up_its_ports_leaves_those_of_others() {
     }
     used.sort_unstable();
     assert_eq!(used, (block(2)..block(3)).collect::<Vec<_>>(), "each of its ports once, and no other's");
+    let counted: Vec<_> = vpc.tables().exits().map(|exit| (exit.translations, exit.exhausted)).collect();
+    assert_eq!(counted, [(16, 40 - 16)]);
     assert_eq!(
         sent(&mut vpc, RED_2, &from_guest(2, ("10.0.0.3", 3), REMOTE)),
         is(RED_ROUTER, (OUT, block(3) + 3), REMOTE)
@@ -279,6 +283,37 @@ fn an_unfinished_checksum_stays_one() {
     let mut frame = left.head.bytes().to_vec();
     softdpu_vpc::packet::checksum::complete(&mut frame, 34, 6).expect("in the frame");
     assert_eq!(ends(&frame)[0], (OUT.to_owned(), block(2) + 1));
+}
+
+/// The steps of a frame's way that are about translations, and what is done to it in the end.
+fn told(vpc: &Vpc, port: PortId, frame: &[u8]) -> (Vec<String>, String) {
+    let asked = Asked { names: &|port| format!("port {}", port.0), clock: &|| 0 };
+    let steps = vpc.explain(0, port, frame, asked).steps;
+    let translations = steps.iter().filter(|(_, step)| step.table == Table::Translations);
+    let word = |step: &Step| format!("{}: {}: {}", step.key, step.outcome, step.found);
+    let last = steps.last().map(|(_, step)| step.found.clone()).unwrap_or_default();
+    (translations.map(|(_, step)| word(step)).collect(), last)
+}
+
+#[test]
+fn a_packets_steps_tell_its_translation() {
+    let mut vpc = vpc(&site());
+    let (frame, outside) = (from_guest(1, GUEST, REMOTE), (OUT, block(2) + 1));
+    let rewritten = "10.0.0.2.4001 > 198.18.0.5.53 to 203.0.113.1.2033 > 198.18.0.5.53, hop limit 64 to 63";
+    let (steps, last) = told(&vpc, RED_1, &frame);
+    assert_eq!(steps, ["exit 10.0.0.4 of red, outward: pass: 203.0.113.1.2033 > 198.18.0.5.53"]);
+    assert!(last.ends_with(rewritten), "{last}");
+    assert_eq!(vpc.tables().exits().next().map(|exit| exit.translations), Some(0), "nothing was given");
+    sent(&mut vpc, RED_1, &frame).expect("out");
+    // By its flow now.
+    let (steps, last) = told(&vpc, RED_1, &frame);
+    assert!(steps.is_empty() && last.ends_with(rewritten), "{steps:?} {last}");
+    let (steps, last) = told(&vpc, RED_ROUTER, &from_outside(REMOTE, outside));
+    assert_eq!(steps, ["exit 10.0.0.4 of red, inward: pass: 198.18.0.5.53 > 10.0.0.2.4001"]);
+    assert!(!last.contains("MSS"), "{last}");
+    (0..40).for_each(|port| drop(sent(&mut vpc, RED_1, &from_guest(1, ("10.0.0.2", 3000 + port), REMOTE))));
+    let (steps, _) = told(&vpc, RED_1, &from_guest(1, ("10.0.0.2", 3999), REMOTE));
+    assert_eq!(steps, ["exit 10.0.0.4 of red, outward: drop: nat-ports"]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub use membership::DeviceChange;
 pub(super) use membership::given;
 pub(super) use meter::meter;
 pub use meter::{ColourBy, MeterSettings};
-pub use nat::{Floating, Forward, ForwardProtocol, Nat, SharedAddresses};
+pub use nat::{Floating, Forward, ForwardProtocol, Nat, NatChange, SharedAddresses};
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 pub(super) use policy::{check_firewall, firewall_rule};
 pub use routing::{EcmpGroup, EcmpMember, LARGEST_MEMBER_WEIGHT, MemberChange, Route, RouteTable, RoutingChange};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use softdpu_vpc::nat::{self, NatRule};
 use softdpu_vpc::spec::{FloatingSpec, ForwardSpec, NatProtocol, NatSpec, Prefix, PrefixError, SharedSpec};
 
+use super::file::changed;
 use super::read::{WHAT_ADDRESS, WHAT_PREFIX, prefix, unicast};
 use super::{Network, PortRange};
 use crate::Site;
@@ -39,6 +40,17 @@ pub struct Nat {
     /// Outside addresses that inside addresses share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedAddresses>,
+}
+
+/// All rules of translation of a network: what `network.nat` puts in the place of those before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NatChange {
+    /// The network.
+    pub network: String,
+    /// What is translated at its exits from now on.
+    #[serde(default, rename = "nat", skip_serializing_if = "Vec::is_empty")]
+    pub nats: Vec<Nat>,
 }
 
 /// `[[network.nat.floating]]`: source and destination, 1:1, all protocols.
@@ -87,6 +99,11 @@ pub struct SharedAddresses {
     pub ports: PortRange,
     /// The ports of each inside address.
     pub ports_per_guest: u16,
+}
+
+/// The parameters of `network.nat`; the network's name is under `key`.
+pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> NatChange {
+    NatChange { network: changed(reader, key), nats: nats(reader) }
 }
 
 /// `[[network.nat]]`

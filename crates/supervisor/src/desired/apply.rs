@@ -26,6 +26,7 @@ pub(super) fn apply(site: &mut Site, change: &Change) {
         }
         Change::NetworkPolicy(changes) => NetworkChange::apply_all(changes, &mut site.networks),
         Change::NetworkRouting(changes) => NetworkChange::apply_all(changes, &mut site.networks),
+        Change::NetworkNat(changes) => NetworkChange::apply_all(changes, &mut site.networks),
         Change::NetworkMember(change) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
                 network.change_member(change);

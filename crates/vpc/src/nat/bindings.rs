@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::shared::Block;
@@ -53,11 +54,15 @@ struct Guest {
 
 /// The bindings of all inside addresses of an exit.
 #[derive(Debug)]
-pub(crate) struct Bindings(Box<[Mutex<HashMap<Ipv4Addr, Guest>>]>);
+pub(crate) struct Bindings {
+    guests: Box<[Mutex<HashMap<Ipv4Addr, Guest>>]>,
+    /// Packets that found no port.
+    exhausted: AtomicU64,
+}
 
 impl Default for Bindings {
     fn default() -> Bindings {
-        Bindings((0..SHARDS).map(|_| Mutex::default()).collect())
+        Bindings { guests: (0..SHARDS).map(|_| Mutex::default()).collect(), exhausted: AtomicU64::new(0) }
     }
 }
 
@@ -116,7 +121,7 @@ impl Bindings {
     fn guest(&self, inside: Ipv4Addr) -> MutexGuard<'_, HashMap<Ipv4Addr, Guest>> {
         let shard = splitmix64(inside.to_bits().into()) as usize % SHARDS;
         // Nothing panics with the lock held.
-        self.0[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.guests[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The outside port of a connection of the inside address `inside`, which has the ports of `block`. Where it has
@@ -138,10 +143,11 @@ impl Bindings {
         }
         guest.remove(flow);
         guest.reclaim(&lives);
-        if guest.outward.len() >= PER_PORT * usize::from(block.count) {
+        let has_room = guest.outward.len() < PER_PORT * usize::from(block.count);
+        let Some((port, over)) = has_room.then(|| guest.choose(flow, block, &lives)).flatten() else {
+            self.exhausted.fetch_add(1, Ordering::Relaxed);
             return Err(Exhausted);
-        }
-        let (port, over) = guest.choose(flow, block, &lives).ok_or(Exhausted)?;
+        };
         if let Some(over) = over {
             guest.remove(&over);
         }
@@ -181,13 +187,18 @@ impl Bindings {
         self.guest(inside).get(&inside)?.inward.get(&(outside, *flow)).copied()
     }
 
+    /// How many packets found no port.
+    pub fn exhausted(&self) -> u64 {
+        self.exhausted.load(Ordering::Relaxed)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         let lock = |shard: &Mutex<HashMap<Ipv4Addr, Guest>>| {
             let guests = shard.lock().unwrap_or_else(PoisonError::into_inner);
             guests.values().map(|guest| guest.outward.len()).sum::<usize>()
         };
-        self.0.iter().map(lock).sum()
+        self.guests.iter().map(lock).sum()
     }
 }
 
@@ -238,6 +249,7 @@ mod tests {
         assert!((0..32).all(|remote| outward(remote, true).is_ok()));
         assert_eq!((outward(99, true), bindings.len()), (Err(Exhausted), 32));
         assert!(outward(99, false).is_ok() && bindings.len() < 32);
+        assert_eq!(bindings.exhausted(), 1);
     }
 
     #[test]

@@ -164,9 +164,14 @@ impl Nat {
             || ipv4(inside).is_some_and(|v4| self.forwarded.contains(&v4) || self.block(v4).is_some())
     }
 
-    /// How many connections have ports of shared addresses.
-    pub fn bindings(&self) -> usize {
+    /// How many connections have ports of shared addresses. Those that are over count until their guest opens others.
+    pub fn translations(&self) -> usize {
         self.bindings.len()
+    }
+
+    /// How many packets found no port of their guest's, of this and of earlier rules.
+    pub fn exhausted(&self) -> u64 {
+        self.bindings.exhausted()
     }
 
     /// The outside address that an inside one has for itself.

@@ -41,6 +41,7 @@ pub(crate) use ecmp::{EcmpChoice, EcmpGroup};
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use fib::{FibEntry, Target};
 pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
+pub use nat::Exit;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::RouteLookup;
 pub use topology::RemoteEndpoint;

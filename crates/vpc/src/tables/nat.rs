@@ -11,6 +11,19 @@ use crate::id::NetworkId;
 use crate::nat::{self, Nat, NatId};
 use crate::spec::{EndpointSpec, NatSpec, Place, Prefix};
 
+/// An exit with translation, and what was counted there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit<'a> {
+    /// Its network.
+    pub network: &'a str,
+    /// Its address there.
+    pub address: IpAddr,
+    /// Connections that have ports of shared addresses. Those that are over count until their guest opens others.
+    pub translations: u64,
+    /// Packets that found no port of their guest's.
+    pub exhausted: u64,
+}
+
 impl<'a> Builder<'a> {
     /// The rules of an endpoint, if it is an exit with some at a port of this node.
     pub(super) fn nat_of(&self, spec: &EndpointSpec) -> Option<&'a NatSpec> {
@@ -45,8 +58,13 @@ impl Tables {
         self.nats.get(nat.index()).map(|nat| &**nat)
     }
 
-    /// Exits with translation: network, the exit's address, and how many connections have ports of shared addresses.
-    pub fn exits(&self) -> impl Iterator<Item = (&str, IpAddr, usize)> {
-        self.nats.iter().map(|nat| (&*nat.network, nat.exit, nat.bindings()))
+    /// The exits with translation.
+    pub fn exits(&self) -> impl Iterator<Item = Exit<'_>> {
+        self.nats.iter().map(|nat| Exit {
+            network: &nat.network,
+            address: nat.exit,
+            translations: nat.translations() as u64,
+            exhausted: nat.exhausted(),
+        })
     }
 }

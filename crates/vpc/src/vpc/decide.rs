@@ -102,7 +102,11 @@ impl Vpc {
             Some(crossing) => {
                 let binding = if W::REHEARSES { Binding::Peek } else { Binding::Make };
                 let of = (frame, &*metadata);
-                Some(software::nat::translate(&self.tables, packet, of, crossing, now, binding)?)
+                let translation = software::nat::translate(&self.tables, packet, of, crossing, now, binding);
+                let tables = &*self.tables;
+                let rewrite = translation.as_ref().map(Translation::rewrite);
+                tracer.record(at, |_| [narrate::translated(tables, crossing, rewrite)]);
+                Some(translation?)
             }
         };
         let verdict = self.leave((at, packet), frame, metadata, (passage, translation), now, tracer)?;

@@ -53,6 +53,34 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     assert_eq!(desired.check(&routing("network = \"x\""), None).unwrap_err().code, ErrorCode::NotFound);
 }
 
+#[test]
+fn rules_of_translation_survive_the_supervisor_and_keep_their_exit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(networked(folder.path())).unwrap();
+    let nat = |text: &str| {
+        Change::from(config::networks_change_from_text(config::NetworkPart::Nat, text, "nat.toml").unwrap())
+    };
+    let rules = |exit: &str| {
+        nat(&format!(
+            "network = \"a\"\n[[nat]]\nexit = \"{exit}\"\nshared = [{{ source = \"10.0.0.0/28\", address = \"203.0.113.1\" }}]\n"
+        ))
+    };
+    let error = desired.check(&rules("10.0.0.77"), None).unwrap_err();
+    assert!(error.message.contains("no device of this host has the address 10.0.0.77"), "{error}");
+    let change = rules("10.0.0.4");
+    desired.check(&change, None).unwrap();
+    desired.commit(&change).unwrap();
+    let again = Desired::load(networked(folder.path())).unwrap();
+    assert_eq!(again.site(), desired.site());
+    assert_eq!(again.site().network("a").unwrap().nats[0].exit.to_string(), "10.0.0.4");
+    // The exit stays as long as there are rules for it.
+    let remove = Change::DeviceRemove { name: "d".into() };
+    assert_eq!(desired.check(&remove, None).unwrap_err().code, ErrorCode::Refused);
+    desired.commit(&nat("network = \"a\"")).unwrap();
+    assert!(Desired::load(networked(folder.path())).unwrap().site().network("a").unwrap().nats.is_empty());
+    desired.check(&remove, None).unwrap();
+}
+
 fn endpoint(address: &str, host: &str) -> config::Endpoint {
     let last = address.rsplit('.').next().unwrap();
     let mac = format!("02:5d:00:00:00:{last:0>2}");
