@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use softdpu_site::{
-    self as site, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, NetworkChanges,
-    PolicyChange, RoutingChange, SteeringChange, Tenant, TenantChange, Volume,
+    self as site, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, NatChange, Network,
+    NetworkChanges, PolicyChange, RoutingChange, SteeringChange, Tenant, TenantChange, Volume,
 };
 
 use crate::methods::{Parameters, Unread, methods, written};
@@ -41,7 +41,7 @@ methods! {
             name: String,
         },
         /// A network as a `[[network]]` would declare it. Result: `{}`.
-        "network.add" => NetworkAdd(Network),
+        "network.add" => NetworkAdd(Box<Network>),
         /// Forget a network that no device is attached to. Result: `{}`.
         "network.remove" => NetworkRemove {
             /// The network.
@@ -55,6 +55,9 @@ methods! {
         /// Other routes, ECMP groups, route tables and peers in the place of all that networks have, each network once.
         /// Result: `{}`; no packet passes by those before from then on.
         "network.routing" => NetworkRouting(Vec<RoutingChange>),
+        /// Other rules of translation in the place of all that networks have, each network once. Result: `{}`; no
+        /// packet passes by those before from then on.
+        "network.nat" => NetworkNat(Vec<NatChange>),
         /// Set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a
         /// member that is down from then on.
         "network.member" => NetworkMember(MemberChange),
@@ -133,6 +136,7 @@ impl Change {
             Change::NetworkEndpoints(change) => &change.network,
             Change::NetworkPolicy(changes) => changes.first().map_or("", |change| &change.network),
             Change::NetworkRouting(changes) => changes.first().map_or("", |change| &change.network),
+            Change::NetworkNat(changes) => changes.first().map_or("", |change| &change.network),
             Change::NetworkMember(change) => &change.network,
             Change::NetworkLoad(_) => "",
             Change::NetworkUnload(unload) => &unload.network,
@@ -158,6 +162,7 @@ impl From<NetworkChanges> for Change {
         match change {
             NetworkChanges::Policy(changes) => Change::NetworkPolicy(changes),
             NetworkChanges::Routing(changes) => Change::NetworkRouting(changes),
+            NetworkChanges::Nat(changes) => Change::NetworkNat(changes),
         }
     }
 }
@@ -189,6 +194,16 @@ impl Parameters for Device {
     }
 }
 
+impl<T: Parameters> Parameters for Box<T> {
+    fn read(unread: &Unread<'_>) -> Result<Box<T>, ApiError> {
+        T::read(unread).map(Box::new)
+    }
+
+    fn write(&self) -> Value {
+        T::write(self)
+    }
+}
+
 impl Parameters for EndpointChange {
     fn read(unread: &Unread<'_>) -> Result<EndpointChange, ApiError> {
         EndpointChange::decode(unread.typed()?)
@@ -211,24 +226,25 @@ impl Parameters for LoadFile {
     }
 }
 
-impl Parameters for Vec<PolicyChange> {
-    fn read(unread: &Unread<'_>) -> Result<Vec<PolicyChange>, ApiError> {
-        unread.site(site::policies_from_json)
-    }
+/// Parameters that are about one network, or about each of several.
+macro_rules! parameters_of_networks {
+    ($($change:ty: $read:path),* $(,)?) => {$(
+        impl Parameters for Vec<$change> {
+            fn read(unread: &Unread<'_>) -> Result<Vec<$change>, ApiError> {
+                unread.site($read)
+            }
 
-    fn write(&self) -> Value {
-        one_or_several(self)
-    }
+            fn write(&self) -> Value {
+                one_or_several(self)
+            }
+        }
+    )*};
 }
 
-impl Parameters for Vec<RoutingChange> {
-    fn read(unread: &Unread<'_>) -> Result<Vec<RoutingChange>, ApiError> {
-        unread.site(site::routings_from_json)
-    }
-
-    fn write(&self) -> Value {
-        one_or_several(self)
-    }
+parameters_of_networks! {
+    PolicyChange: site::policies_from_json,
+    RoutingChange: site::routings_from_json,
+    NatChange: site::nats_from_json,
 }
 
 impl Parameters for DeviceChange {}

@@ -107,9 +107,10 @@ pub enum Request {
     Query(Query),
     /// A change of what runs.
     Change(Change),
-    /// [`Change::NetworkPolicy`] or [`Change::NetworkRouting`], with the changes in a file that the daemon reads.
+    /// [`Change::NetworkPolicy`], [`Change::NetworkRouting`] or [`Change::NetworkNat`], with the changes in a file that
+    /// the daemon reads.
     NetworksFile {
-        /// Which of both.
+        /// Which of them.
         part: NetworkPart,
         /// The file, by a path that does not depend on a current folder.
         path: PathBuf,

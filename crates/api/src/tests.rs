@@ -13,8 +13,8 @@ use serde_json::json;
 use super::*;
 use softdpu_site::{
     Bytes, DeviceChange, MemberChange, NetworkPart, device_from_json, endpoint_from_json, function_change_from_json,
-    function_from_json, network_from_json, policies_from_json, routings_from_json, steering_change_from_json,
-    tenant_from_json, volume_from_json,
+    function_from_json, nats_from_json, network_from_json, policies_from_json, routings_from_json,
+    steering_change_from_json, tenant_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -58,7 +58,7 @@ fn every_change() -> Vec<Change> {
             functions: Some(vec!["guard".to_owned()]),
         }),
         Change::DeviceRemove { name: name() },
-        Change::NetworkAdd(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap()),
+        Change::NetworkAdd(Box::new(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap())),
         Change::NetworkRemove { name: name() },
         Change::NetworkEndpoints(EndpointChange {
             network: name(),
@@ -95,6 +95,18 @@ fn every_change() -> Vec<Change> {
                 "acl": [{"name": "edge", "default": "deny", "rule": [
                     {"priority": 7, "action": "allow", "protocol": "udp", "source": "10.0.0.0/8", "source-ports": "1-1023"},
                 ]}],
+            }))
+            .unwrap(),
+        ),
+        Change::NetworkNat(
+            nats_from_json(&json!({
+                "network": "n",
+                "nat": [{
+                    "exit": "10.0.0.254",
+                    "floating": [{"inside": "10.0.0.9", "outside": "203.0.113.9"}],
+                    "forward": [{"protocol": "udp", "outside": "203.0.113.1:53", "inside": "10.0.0.3:5353"}],
+                    "shared": [{"source": "10.0.0.0/28", "address": "203.0.113.1", "ports-per-guest": 2000}],
+                }],
             }))
             .unwrap(),
         ),
@@ -164,6 +176,7 @@ fn every_request() -> Vec<Request> {
     let files = vec![
         Request::NetworksFile { part: NetworkPart::Policy, path: "/srv/policy.toml".into() },
         Request::NetworksFile { part: NetworkPart::Routing, path: "/srv/routing.toml".into() },
+        Request::NetworksFile { part: NetworkPart::Nat, path: "/srv/nat.toml".into() },
     ];
     let (queries, changes) =
         (every_query().into_iter().map(Request::from), every_change().into_iter().map(Request::from));
@@ -182,7 +195,7 @@ fn what_the_processes_say_to_each_other_of_a_change_is_what_a_client_says() {
         let said = serde_json::to_value(&change).unwrap();
         assert_eq!(said["method"], change.method());
         // Networks are a list on the link; a client may name one alone.
-        if !matches!(change, Change::NetworkPolicy(_) | Change::NetworkRouting(_)) {
+        if !matches!(change, Change::NetworkPolicy(_) | Change::NetworkRouting(_) | Change::NetworkNat(_)) {
             assert_eq!(said["params"], change.parameters());
         }
         assert_eq!(serde_json::from_value::<Change>(said).unwrap(), change);

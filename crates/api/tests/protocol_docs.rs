@@ -9,9 +9,10 @@ use softdpu_api::status::{
 };
 use softdpu_api::status::{
     BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
-    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
-    PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
-    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
+    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NatStatus, NetworkStatus, NodeStatus,
+    Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus,
+    TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState,
+    VolumeStatus,
 };
 use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
@@ -121,6 +122,7 @@ fn whole() -> NodeStatus {
                 }],
                 ..EcmpStatus::default()
             }],
+            nat: vec![NatStatus::default()],
             lookups: vec![RouteLookup {
                 table: Some("t".into()),
                 because: Some("b".into()),

@@ -60,11 +60,12 @@ impl DataPlane {
             Change::DeviceAdd(device) => self.new_device(&device)?,
             Change::DeviceSet(change) => self.set_device(&change),
             Change::DeviceRemove { name } => self.remove_device(&name),
-            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(network)),
+            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(*network)),
             Change::NetworkRemove { name } => self.change_networks(|networks| networks.remove(&name)),
             Change::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Change::NetworkPolicy(changes) => self.change_networks(|networks| networks.change(&changes)),
             Change::NetworkRouting(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkNat(changes) => self.change_networks(|networks| networks.change(&changes)),
             Change::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
             Change::NetworkLoad(LoadFile { path }) => {
                 let name = path.display().to_string();

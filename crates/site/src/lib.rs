@@ -43,10 +43,11 @@ pub use function::{
 };
 pub use network::{
     Acl, AclAction, AclRule, Bfd, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
-    GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange,
-    MeterSettings, Network, NetworkChange, NetworkChanges, NetworkPart, NetworkPort, Places, PolicyChange, PortRange,
-    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,
-    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, first_beyond, full, hosts, load_line, networks_file,
+    Floating, Forward, ForwardProtocol, GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress,
+    MacError, MemberChange, MeterSettings, Nat, NatChange, Network, NetworkChange, NetworkChanges, NetworkPart,
+    NetworkPort, Places, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup,
+    SharedAddresses, Subnet, TableSizes, TableUse, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni,
+    first_beyond, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;
@@ -198,7 +199,12 @@ pub fn routings_from_json(parameters: &serde_json::Value) -> Result<Vec<RoutingC
     network::file::from_json(NetworkPart::Routing, parameters, network::file::routings)
 }
 
-/// Reads the parameters of either from `text`, which is TOML and called `name` in messages.
+/// Reads what networks translate from now on from the parameters of `network.nat`.
+pub fn nats_from_json(parameters: &serde_json::Value) -> Result<Vec<NatChange>, Vec<Problem>> {
+    network::file::from_json(NetworkPart::Nat, parameters, network::file::nats)
+}
+
+/// Reads the parameters of one of these from `text`, which is TOML and called `name` in messages.
 pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworkChanges, Report> {
     network::file::from_text(part, text, name)
 }

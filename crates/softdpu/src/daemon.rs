@@ -53,7 +53,8 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Network(NetworkCommand::List { json }) => {
             let networks: Vec<NetworkStatus> = connect(connection)?.call(Query::NetworkList).map_err(text)?;
             let table = || {
-                let more = [status::ecmp_table(&networks), status::lookup_table(&networks)];
+                let more =
+                    [status::ecmp_table(&networks), status::nat_table(&networks), status::lookup_table(&networks)];
                 let more = more.into_iter().filter(|table| !table.is_empty()).map(|table| format!("\n{table}"));
                 status::network_table(&networks) + &more.collect::<String>()
             };
@@ -79,7 +80,9 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             };
             return print(&if json { json_line(&status.steering.unwrap_or_default()) } else { table });
         }
-        Command::Network(command @ (NetworkCommand::Policy { .. } | NetworkCommand::Routing { .. })) => {
+        Command::Network(
+            command @ (NetworkCommand::Policy { .. } | NetworkCommand::Routing { .. } | NetworkCommand::Nat { .. }),
+        ) => {
             let request = network::request(command)?;
             return network::change_by_file(&mut connect(connection)?, &request);
         }

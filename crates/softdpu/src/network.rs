@@ -71,6 +71,12 @@ pub enum NetworkCommand {
         /// changed or none
         file: PathBuf,
     },
+    /// Put other rules of translation (NAT) in the place of all that a network has
+    Nat {
+        /// A TOML file: `network`, and the key `[[nat]]` as under `[[network]]` of a site file; or a `[[network]]` with
+        /// its `name` for each of several, of which all are changed or none
+        file: PathBuf,
+    },
     /// Set a member of an ECMP group down or up, or give it another weight
     Member(MemberSet),
     /// On which cores packets from tunnels are worked on
@@ -290,7 +296,9 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                 ("transit", json!(options.transit.then_some(true))),
                 ("peer", json!(options.peer)),
             ]);
-            config::network_from_json(&network).map(|network| Change::NetworkAdd(network).into()).map_err(problems)
+            config::network_from_json(&network)
+                .map(|network| Change::NetworkAdd(Box::new(network)).into())
+                .map_err(problems)
         }
         NetworkCommand::Remove { name } => Ok(Change::NetworkRemove { name }.into()),
         NetworkCommand::List { .. } => Ok(Query::NetworkList.into()),
@@ -309,6 +317,7 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         NetworkCommand::Route(command) => Ok(Change::NetworkEntries(command.changes()).into()),
         NetworkCommand::Policy { file } => networks_file(NetworkPart::Policy, &file),
         NetworkCommand::Routing { file } => networks_file(NetworkPart::Routing, &file),
+        NetworkCommand::Nat { file } => networks_file(NetworkPart::Nat, &file),
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
             let down = (down || up).then_some(down);
             Ok(Change::NetworkMember(MemberChange { network, ecmp, member, down, weight }).into())

@@ -110,6 +110,7 @@ fn networks(change: &Change) -> Vec<&str> {
     match change {
         Change::NetworkPolicy(changes) => changes.iter().map(NetworkChange::network).collect(),
         Change::NetworkRouting(changes) => changes.iter().map(NetworkChange::network).collect(),
+        Change::NetworkNat(changes) => changes.iter().map(NetworkChange::network).collect(),
         _ => Vec::new(),
     }
 }
@@ -140,7 +141,7 @@ mod tests {
             (Change::VolumeDelete { name: "b".into() }, "volume.delete", "b"),
             (Change::DeviceAdd(device), "device.add", "e"),
             (Change::DeviceRemove { name: "e".into() }, "device.remove", "e"),
-            (Change::NetworkAdd(network), "network.add", "net"),
+            (Change::NetworkAdd(Box::new(network)), "network.add", "net"),
             (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
             (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
             (

@@ -32,6 +32,7 @@
 //!   flow            flow tier: exact matches
 //!   tables          what forwarding looks up, built from a spec
 //!   service         ARP, neighbour discovery, DHCP, ICMP: questions and answers
+//!   nat             translation of addresses where networks meet the outside
 //!   spec            what the control plane gives, as plain data
 //!   policy          ACLs, security groups, connections, meters, ECMP
 //!   exact, stats    a table of exact matches; what a core counts
@@ -51,6 +52,7 @@ mod flow;
 mod hash;
 pub mod id;
 mod ingress;
+pub mod nat;
 pub mod packet;
 mod paths;
 pub mod policy;

@@ -1,6 +1,7 @@
 //! What the control plane gives: networks, their endpoints and places, and the underlay. Plain data, unchecked;
 //! `Tables::build` checks it.
 
+mod nat;
 mod routing;
 
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use crate::policy::Service;
 use crate::policy::acl::AclSpec;
 pub use crate::policy::meter::{METERS, MeterAlgorithm, MeterSpec};
 
+pub use nat::{FloatingSpec, ForwardSpec, NatProtocol, NatSpec, SharedSpec};
 pub use routing::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Via};
 
 /// UDP port of VXLAN (RFC 7348 §5).
@@ -43,6 +45,8 @@ pub struct Spec {
     pub route_tables: Vec<RouteTableSpec>,
     /// Networks that reach each other.
     pub peerings: Vec<PeeringSpec>,
+    /// What is translated of packets that leave networks, or come into them from outside: each exit once.
+    pub nat: Vec<NatSpec>,
     /// The availability zone of this node: members of ECMP groups that are in it are preferred.
     pub zone: Option<String>,
     /// How this node reaches others; None: it does not.

@@ -151,4 +151,10 @@ reasons! {
     ConnectionTableFull = "connection-table-full",
     /// The network has no share of connections.
     NoConnectionShare = "no-connection-share",
+    /// It leaves by an exit with NAT, or came in by it, and no rule and no connection translates it.
+    NoTranslation = "no-translation",
+    /// All ports of its source's shared address are in use towards its destination.
+    NatPorts = "nat-ports",
+    /// A fragment, and its translation needs ports: only the first of a packet has them.
+    NatFragment = "nat-fragment",
 }

@@ -326,9 +326,9 @@ impl Vpc {
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
                     let flow = (entry, &action);
                     let is_decided = if W::REHEARSES {
-                        follower.follow::<true>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
+                        follower.follow_translated::<true>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
                     } else {
-                        follower.follow::<false>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
+                        follower.follow_translated::<false>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
                     };
                     if is_decided {
                         tracer.record(at, |names| {

@@ -20,8 +20,8 @@ pub use function::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 pub use network::{
-    BfdStatus, EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup,
-    RoutesOf, UnderlayAbsence, UnderlayPath, UnderlayStatus,
+    BfdStatus, EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NatStatus, NetworkStatus, PortCounts, PortStatus,
+    RouteLookup, RoutesOf, UnderlayAbsence, UnderlayPath, UnderlayStatus,
 };
 pub use prometheus::prometheus;
 pub use steering::{SteeringRuleStatus, SteeringShare, SteeringStatus};

@@ -41,6 +41,9 @@ pub struct NetworkStatus {
     /// Its ECMP groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ecmp: Vec<EcmpStatus>,
+    /// Its exits with translation that are attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat: Vec<NatStatus>,
     /// How its routes are looked up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lookups: Vec<RouteLookup>,
@@ -63,9 +66,21 @@ impl NetworkStatus {
             peers: Vec::new(),
             pending_peers: Vec::new(),
             ecmp: Vec::new(),
+            nat: Vec::new(),
             lookups: Vec::new(),
         }
     }
+}
+
+/// What was counted at an exit with translation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NatStatus {
+    /// The exit's address.
+    pub exit: String,
+    /// Connections that have a port of a shared address. Those that are over count until their guest opens others.
+    pub translations: u64,
+    /// Packets that were dropped because their guest's ports were taken.
+    pub exhausted: u64,
 }
 
 /// How routes of one family that are looked up together are.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     AnalyticsStatus, ColourCount, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DeviceState, FunctionStatus,
 };
-use super::{MeterStatus, MonitorStatus, NodeStatus, PortCounts, SteeringShare, VolumeState};
+use super::{MeterStatus, MonitorStatus, NatStatus, NodeStatus, PortCounts, SteeringShare, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -257,6 +257,20 @@ fn policies(out: &mut Exposition, status: &NodeStatus) {
     out.metric("connections", "Connections of interfaces in security groups.", all(|all| all.known));
     out.metric("connections_opened_total", "Connections that were opened.", all(|all| all.opened));
     out.metric("connections_refused_total", "Packets that no connection allows.", all(|all| all.refused));
+    let exits = |value: fn(&NatStatus) -> u64| {
+        let all = status.networks.iter().flat_map(|network| network.nat.iter().map(|exit| (&*network.name, exit)));
+        all.map(move |(network, exit)| (vec![("network", network), ("exit", &*exit.exit)], value(exit) as f64))
+    };
+    out.metric(
+        "nat_translations",
+        "Connections that have a port of a shared address.",
+        exits(|exit| exit.translations),
+    );
+    out.metric(
+        "nat_exhausted_total",
+        "Packets that were dropped because the ports of their guest were taken.",
+        exits(|exit| exit.exhausted),
+    );
 }
 
 fn devices(out: &mut Exposition, status: &NodeStatus) {

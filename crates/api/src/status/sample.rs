@@ -140,6 +140,7 @@ pub fn sample() -> NodeStatus {
         networks: vec![NetworkStatus {
             name: "acme-vpc".to_owned(),
             vni: 5001,
+            nat: vec![NatStatus { exit: "10.0.0.254".to_owned(), translations: 12, exhausted: 3 }],
             lookups: vec![
                 RouteLookup { family: "ipv4".to_owned(), ..RouteLookup::default() },
                 RouteLookup {

@@ -15,8 +15,8 @@ use crate::networks::{Attached, Networks};
 use crate::underlay::PacketIo;
 use crate::underlay::bfd::SessionStatus;
 use softdpu_api::status::{
-    BfdStatus, EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup,
-    RoutesOf, UnderlayAbsence, UnderlayPath, UnderlayStatus,
+    BfdStatus, EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NatStatus, NetworkStatus, PortCounts, PortStatus,
+    RouteLookup, RoutesOf, UnderlayAbsence, UnderlayPath, UnderlayStatus,
 };
 use softdpu_site as config;
 
@@ -32,12 +32,23 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
             loaded_routes: entries.routes,
             lookups: lookups(networks, &network.name),
             ecmp: groups(networks, network, &sessions),
+            nat: exits(networks, &network.name),
             peers: peers(true),
             pending_peers: peers(false),
             ..NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
         }
     };
     networks.iter().map(status).collect()
+}
+
+/// The exits of a network that translate.
+fn exits(networks: &Networks, network: &str) -> Vec<NatStatus> {
+    let of = |exit: tables::Exit<'_>| {
+        let tables::Exit { address, translations, exhausted, .. } = exit;
+        NatStatus { exit: address.to_string(), translations, exhausted }
+    };
+    let all = networks.tables().map(|tables| tables.exits().filter(|exit| exit.network == network).map(of).collect());
+    all.unwrap_or_default()
 }
 
 /// How a network's routes in force are looked up.

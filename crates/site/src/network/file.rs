@@ -1,9 +1,9 @@
-//! Files with what networks are to have from now on: policies, or routing, of one network or of several
+//! Files with what networks are to have from now on: policies, routing, or translation, of one network or of several
 //! (docs/networks.md, "While it runs"). Errors name their lines even where only the whole site shows them.
 
 use std::fmt;
 
-use super::{Network, PolicyChange, RoutingChange, policy, routing};
+use super::{NatChange, Network, PolicyChange, RoutingChange, nat, policy, routing};
 use crate::diagnostic::{Diagnostic, Problem, Report, Spans, span_of};
 use crate::reader::{Context, MOST_PROBLEMS, Reader, join, keys_of};
 use crate::site::Site;
@@ -24,20 +24,25 @@ pub enum NetworkPart {
     Policy,
     /// Routes, ECMP groups, route tables and peers.
     Routing,
+    /// Rules of translation.
+    Nat,
 }
 
 impl NetworkPart {
+    const ALL: [NetworkPart; 3] = [NetworkPart::Policy, NetworkPart::Routing, NetworkPart::Nat];
+
     /// The method that changes it.
     pub fn method(self) -> &'static str {
         match self {
             NetworkPart::Policy => "network.policy",
             NetworkPart::Routing => "network.routing",
+            NetworkPart::Nat => "network.nat",
         }
     }
 
     /// What the method of that name changes.
     pub fn of_method(method: &str) -> Option<NetworkPart> {
-        [NetworkPart::Policy, NetworkPart::Routing].into_iter().find(|part| part.method() == method)
+        NetworkPart::ALL.into_iter().find(|part| part.method() == method)
     }
 }
 
@@ -48,6 +53,8 @@ pub enum NetworkChanges {
     Policy(Vec<PolicyChange>),
     /// Each network once.
     Routing(Vec<RoutingChange>),
+    /// Each network once.
+    Nat(Vec<NatChange>),
 }
 
 impl NetworkChanges {
@@ -56,6 +63,7 @@ impl NetworkChanges {
         match self {
             NetworkChanges::Policy(changes) => changes.iter().map(NetworkChange::network).collect(),
             NetworkChanges::Routing(changes) => changes.iter().map(NetworkChange::network).collect(),
+            NetworkChanges::Nat(changes) => changes.iter().map(NetworkChange::network).collect(),
         }
     }
 }
@@ -98,6 +106,16 @@ impl NetworkChange for RoutingChange {
 
     fn apply(&self, network: &mut Network) {
         network.change_routing(self);
+    }
+}
+
+impl NetworkChange for NatChange {
+    fn network(&self) -> &str {
+        &self.network
+    }
+
+    fn apply(&self, network: &mut Network) {
+        network.nats.clone_from(&self.nats);
     }
 }
 
@@ -236,6 +254,7 @@ fn keys(part: NetworkPart) -> Vec<&'static str> {
     match part {
         NetworkPart::Policy => keys_of(part.method(), |reader| policy::change(reader, "network")),
         NetworkPart::Routing => keys_of(part.method(), |reader| routing::change(reader, "network")),
+        NetworkPart::Nat => keys_of(part.method(), |reader| nat::change(reader, "network")),
     }
 }
 
@@ -271,6 +290,7 @@ fn changes(part: NetworkPart, context: &Context<'_>, root: &Table) -> NetworkCha
     match part {
         NetworkPart::Policy => NetworkChanges::Policy(policies(context, root)),
         NetworkPart::Routing => NetworkChanges::Routing(routings(context, root)),
+        NetworkPart::Nat => NetworkChanges::Nat(nats(context, root)),
     }
 }
 
@@ -282,6 +302,19 @@ pub(crate) fn policies(context: &Context<'_>, root: &Table) -> Vec<PolicyChange>
 /// What `network.routing` has.
 pub(crate) fn routings(context: &Context<'_>, root: &Table) -> Vec<RoutingChange> {
     of_each(NetworkPart::Routing, "[[network]] of network.routing", context, root, routing::change)
+}
+
+/// What `network.nat` has.
+pub(crate) fn nats(context: &Context<'_>, root: &Table) -> Vec<NatChange> {
+    of_each(NetworkPart::Nat, "[[network]] of network.nat", context, root, nat::change)
+}
+
+/// The name of the network that a change is of, which is under `key`.
+pub(super) fn changed(reader: &Reader<'_>, key: &'static str) -> String {
+    if reader.value(key).is_none() {
+        reader.missing(key, &format!("{key} = \"acme-vpc\""));
+    }
+    reader.name(key).unwrap_or_default()
 }
 
 fn of_each<T: NetworkChange>(

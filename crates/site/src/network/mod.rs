@@ -9,6 +9,7 @@ mod load;
 mod mac;
 mod membership;
 pub(super) mod meter;
+mod nat;
 mod policy;
 pub(super) mod read;
 mod routing;
@@ -32,6 +33,7 @@ pub use membership::DeviceChange;
 pub(super) use membership::given;
 pub(super) use meter::meter;
 pub use meter::{ColourBy, MeterSettings};
+pub use nat::{Floating, Forward, ForwardProtocol, Nat, NatChange, SharedAddresses};
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 pub(super) use policy::{check_firewall, firewall_rule};
 pub use routing::{EcmpGroup, EcmpMember, LARGEST_MEMBER_WEIGHT, MemberChange, Route, RouteTable, RoutingChange};
@@ -207,6 +209,9 @@ pub struct Network {
     /// Routes of some sources, before those of all.
     #[serde(default, rename = "route-table", skip_serializing_if = "Vec::is_empty")]
     pub route_tables: Vec<RouteTable>,
+    /// What is translated at its exits.
+    #[serde(default, rename = "nat", skip_serializing_if = "Vec::is_empty")]
+    pub nats: Vec<Nat>,
     /// What its guests may be allowed: groups that they are in,
     #[serde(default, rename = "security-group", skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<SecurityGroup>,

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::Network;
+use super::file::changed;
 use super::read::prefix;
 use crate::diagnostic::Problem;
 use crate::function::FirewallRule;
@@ -206,15 +207,7 @@ pub struct PolicyChange {
 
 /// The parameters of `network.policy`; the network's name is under `key`.
 pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> PolicyChange {
-    if reader.value(key).is_none() {
-        reader.missing(key, &format!("{key} = \"acme-vpc\""));
-    }
-
-    PolicyChange {
-        network: reader.name(key).unwrap_or_default(),
-        security_groups: security_groups(reader),
-        acls: acls(reader),
-    }
+    PolicyChange { network: changed(reader, key), security_groups: security_groups(reader), acls: acls(reader) }
 }
 
 /// `[[network.security-group]]`

@@ -132,6 +132,7 @@ pub(crate) fn network(reader: &Reader<'_>) -> Network {
         routes: routing::routes(reader, "route"),
         ecmp: routing::groups(reader),
         route_tables: routing::tables(reader),
+        nats: nat::nats(reader),
         security_groups: policy::security_groups(reader),
         acls: policy::acls(reader),
     }

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::Network;
+use super::file::changed;
 use super::read::{WHAT_ADDRESS, WHAT_PREFIX, prefix, unicast};
 use super::rules::overlap;
 use crate::Site;
@@ -165,12 +166,8 @@ impl MemberChange {
 
 /// The parameters of `network.routing`; the network's name is under `key`.
 pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> RoutingChange {
-    if reader.value(key).is_none() {
-        reader.missing(key, &format!("{key} = \"acme-vpc\""));
-    }
-
     RoutingChange {
-        network: reader.name(key).unwrap_or_default(),
+        network: changed(reader, key),
         peers: peers(reader),
         routes: routes(reader, "route"),
         ecmp: groups(reader),

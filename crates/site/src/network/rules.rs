@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use softdpu_vpc::spec::{MIN_MTU_IPV6, min_mtu};
 
+use super::nat::check_nats;
 use super::policy::{Policies, check_policies};
 use super::read::STAND_IN_VNI;
 use super::routing::{check_group_count, check_routing};
@@ -41,6 +42,7 @@ pub(crate) fn check_networks(site: &Site, problems: &mut Vec<Problem>) {
         check_network_mtu(site, &place, network, problems);
         check_policies(&place, network, problems);
         check_routing(site, &place, network, problems);
+        check_nats(site, &place, network, problems);
         check_members(site, index, network, problems);
     }
     let mut policies = HashMap::new();

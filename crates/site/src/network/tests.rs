@@ -13,6 +13,19 @@ fn site(text: &str) -> Site {
     loaded.site.unwrap_or_else(|| panic!("{}", loaded.report))
 }
 
+/// With `wrong` in the place of what stands once in a good site, `message` is the only thing that is said.
+fn is_the_only_mistake(site: &str, good: &str, wrong: &str, message: &str) {
+    assert_eq!(site.matches(good).count(), 1, "{good}");
+    let loaded = check(&site.replace(good, wrong));
+    assert!(loaded.site.is_none(), "{wrong} is taken");
+    let said = loaded.report.diagnostics.iter().map(|found| {
+        let help = found.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+        format!("{}{help}", found.message)
+    });
+    let said: Vec<String> = said.collect();
+    assert!(said.len() == 1 && said[0].contains(message), "{wrong}: {said:#?}, expected {message}");
+}
+
 /// A network with one device.
 const SMALL: &str = r#"
 [[network]]
@@ -161,6 +174,7 @@ fn what_would_run_says_where_each_interface_is() {
 }
 
 mod mistakes;
+mod nat;
 mod routing;
 
 #[test]

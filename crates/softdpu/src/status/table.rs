@@ -11,7 +11,7 @@ pub(super) use network::UNDERLAY;
 pub(super) use forwarding::heavy_rows;
 pub use function::function_table;
 pub(super) use function::top_rows;
-pub use network::{ecmp_table, lookup_table, network_table};
+pub use network::{ecmp_table, lookup_table, nat_table, network_table};
 pub use steering::steering_table;
 
 use softdpu_api::status::{
@@ -51,6 +51,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, volume_table(&status.volumes));
     section(&mut out, network_table(&status.networks));
     section(&mut out, ecmp_table(&status.networks));
+    section(&mut out, nat_table(&status.networks));
     section(&mut out, lookup_table(&status.networks));
     section(&mut out, network::underlay(status));
     section(&mut out, network::ports(status));

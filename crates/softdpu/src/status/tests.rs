@@ -18,6 +18,7 @@ fn functions_show_what_they_did_and_which_keys_have_the_most() {
         "guard     firewall   vm1           12  1.2 KiB  7 dropped, 3 connections",
         "talkers  destination-port  tcp 443  2.0 KiB            512 B",
         "guard     ingress 10 deny tcp        7    700 B",
+        "acme-vpc  10.0.0.254            12        3",
     ] {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert!(text.lines().any(|shown| words(shown) == words(line)), "{line}\n{text}");

@@ -17,7 +17,7 @@ pub(super) fn apply(site: &mut Site, change: &Change) {
             }
         }
         Change::DeviceRemove { name } => site.devices.retain(|device| device.name != *name),
-        Change::NetworkAdd(network) => site.networks.push(network.clone()),
+        Change::NetworkAdd(network) => site.networks.push((**network).clone()),
         Change::NetworkRemove { name } => site.networks.retain(|network| network.name != *name),
         Change::NetworkEndpoints(EndpointChange { network, add, remove }) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == *network) {
@@ -26,6 +26,7 @@ pub(super) fn apply(site: &mut Site, change: &Change) {
         }
         Change::NetworkPolicy(changes) => NetworkChange::apply_all(changes, &mut site.networks),
         Change::NetworkRouting(changes) => NetworkChange::apply_all(changes, &mut site.networks),
+        Change::NetworkNat(changes) => NetworkChange::apply_all(changes, &mut site.networks),
         Change::NetworkMember(change) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
                 network.change_member(change);

@@ -131,6 +131,7 @@ impl Desired {
             | Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
             | Change::NetworkRouting(_)
+            | Change::NetworkNat(_)
             | Change::FunctionAdd(_)
             | Change::TenantAdd(_)
             | Change::TenantSet(_) => self.fits(change, places),
@@ -159,6 +160,7 @@ impl Desired {
             Change::NetworkMember(member) => self.is_there(Item::Network, &member.network),
             Change::NetworkPolicy(changes) => self.are_there(changes, places),
             Change::NetworkRouting(changes) => self.are_there(changes, places),
+            Change::NetworkNat(changes) => self.are_there(changes, places),
             Change::FunctionSet(function) => self.is_there(Item::Function, &function.name),
             Change::FunctionRemove { name } => self.is_there(Item::Function, name),
             Change::TenantSet(tenant) => self.is_there(Item::Tenant, &tenant.name),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::apply::{add_device, grow};
 use softdpu_api::{Change, EndpointChange, LoadResult, NetworkEntries};
 use softdpu_site::{
-    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
-    RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
+    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, NatChange, Network,
+    NetworkChange, PolicyChange, RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -39,6 +39,9 @@ pub(super) struct Overlay {
     /// Likewise: all routes, groups, tables and peers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     routings: BTreeMap<String, RoutingChange>,
+    /// Likewise: all rules of translation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    nats: BTreeMap<String, NatChange>,
     /// What members of the site file's ECMP groups were set to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberChange>,
@@ -132,6 +135,7 @@ impl Default for Overlay {
             endpoints: BTreeMap::new(),
             policies: BTreeMap::new(),
             routings: BTreeMap::new(),
+            nats: BTreeMap::new(),
             members: Vec::new(),
             memberships: BTreeMap::new(),
             loaded: None,
@@ -223,6 +227,9 @@ impl Overlay {
             if let Some(routing) = self.routings.get(&network.name) {
                 network.change_routing(routing);
             }
+            if let Some(nat) = self.nats.get(&network.name) {
+                nat.apply(network);
+            }
             for change in &self.members {
                 // A member that the site file has no more is not missed.
                 if change.network == network.name {
@@ -290,12 +297,13 @@ impl Overlay {
                 }
             }
             Change::NetworkAdd(network) => {
-                self.networks.insert(network.name.clone(), network);
+                self.networks.insert(network.name.clone(), *network);
             }
             Change::NetworkRemove { name } => {
                 self.endpoints.remove(&name);
                 self.policies.remove(&name);
                 self.routings.remove(&name);
+                self.nats.remove(&name);
                 self.members.retain(|change| change.network != name);
                 if self.networks.remove(&name).is_none() {
                     self.removed_networks.insert(name);
@@ -326,6 +334,14 @@ impl Overlay {
                     match self.networks.get_mut(&change.network) {
                         Some(made) => made.change_routing(&change),
                         None => drop(self.routings.insert(change.network.clone(), change)),
+                    }
+                }
+            }
+            Change::NetworkNat(changes) => {
+                for change in changes {
+                    match self.networks.get_mut(&change.network) {
+                        Some(made) => change.apply(made),
+                        None => drop(self.nats.insert(change.network.clone(), change)),
                     }
                 }
             }

@@ -113,7 +113,7 @@ fn lines(file: &fs::File) -> Vec<String> {
 /// A network `acme`, as far as the supervisor knows.
 fn with_acme(plane: &mut FakePlane, client: &mut ApiStub) {
     let network = json!({"name": "acme", "vni": 7, "cidr": ["10.0.0.0/8"]});
-    let asking = client.ask(Change::NetworkAdd(config::network_from_json(&network).unwrap()));
+    let asking = client.ask(Change::NetworkAdd(Box::new(config::network_from_json(&network).unwrap())));
     let (id, _) = plane.call();
     plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
     client.answer(asking).unwrap();
@@ -353,7 +353,7 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
 fn with_networks(plane: &mut FakePlane, client: &mut ApiStub) -> String {
     for (name, vni) in [("a", 1), ("b", 2)] {
         let network = json!({"name": name, "vni": vni, "cidr": [format!("10.{vni}.0.0/16")]});
-        let asking = client.ask(Change::NetworkAdd(config::network_from_json(&network).unwrap()));
+        let asking = client.ask(Change::NetworkAdd(Box::new(config::network_from_json(&network).unwrap())));
         let (id, _) = plane.call();
         plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
         client.answer(asking).unwrap();

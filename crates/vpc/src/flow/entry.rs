@@ -3,14 +3,18 @@
 //! ```text
 //!   hot    0 addresses │ 1 ports, port │ 2 source MAC, protocol │ 3 generation, last seen
 //!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 origin, connection
-//!   cold   0 … 2 rest of IPv6 addresses │ 3 … 6 what it was computed from │ 7 generation of the connection
+//!   cold   0 … 2 rest of IPv6 addresses, or of IPv4 the translation │ 3 … 6 what it was computed from
+//!          7 generation of the connection
 //! ```
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use softdpu_sys::lines::Words;
 
 use super::key::Key;
 use super::table::FlowIndex;
 use crate::id::{EndpointId, HopId};
+use crate::nat::Rewrite;
 use crate::policy::conntrack::ConnectionSlot;
 use crate::stamp::{SOURCES, Stamp};
 
@@ -20,6 +24,7 @@ const _: () = assert!(size_of::<Words>() == 64, "an entry is two cache lines");
 const ROUTED: u32 = 1 << HopId::BITS;
 const MEMBER: u32 = 1 << (HopId::BITS + 1);
 const SAME_SUBNET: u32 = 1 << (HopId::BITS + 2);
+const TRANSLATED: u32 = 1 << (HopId::BITS + 3);
 const HOP: u32 = (1 << HopId::BITS) - 1;
 
 /// In the last unused entry, where others have the next: no entry has this number.
@@ -38,6 +43,8 @@ pub(crate) struct Action {
     pub is_ecmp_member: bool,
     /// The packet comes by a tunnel from the destination's own subnet, and leaves with its sender's MAC address.
     pub is_same_subnet: bool,
+    /// The packet's addresses and ports become others, which are kept beside. Such a flow has a connection.
+    pub is_translated: bool,
     pub origin: Origin,
     /// The connection that the flow belongs to.
     pub connection: Option<ConnectionSlot>,
@@ -134,7 +141,8 @@ impl Hot for Words {
         let routed = if action.is_routed { ROUTED } else { 0 };
         let member = if action.is_ecmp_member { MEMBER } else { 0 };
         let same_subnet = if action.is_same_subnet { SAME_SUBNET } else { 0 };
-        let hop = action.hop.number() & HOP | routed | member | same_subnet;
+        let translated = if action.is_translated { TRANSLATED } else { 0 };
+        let hop = action.hop.number() & HOP | routed | member | same_subnet | translated;
         let ends = pair(action.origin.0, ConnectionSlot::to_bits(action.connection));
         let [_, _, _, times, packets, bytes, ..] = self.0;
         self.0 = [a, b, c, times, packets, bytes, pair(action.hash, hop), ends];
@@ -194,6 +202,7 @@ impl Hot for Words {
             is_routed: hop & ROUTED != 0,
             is_ecmp_member: hop & MEMBER != 0,
             is_same_subnet: hop & SAME_SUBNET != 0,
+            is_translated: hop & TRANSLATED != 0,
             origin: Origin(origin),
             connection: ConnectionSlot::from_bits(connection),
         }
@@ -216,6 +225,9 @@ pub(super) trait Cold {
     fn sources(&self) -> [Stamp; SOURCES];
     /// The generation of the connection in its slot.
     fn connection(&self) -> u32;
+    /// Of a translated flow, which is IPv4: what its packets become, where others have the rest of IPv6 addresses.
+    fn rewrite(&self) -> Rewrite;
+    fn set_rewrite(&mut self, rewrite: &Rewrite);
 }
 
 impl Cold for Words {
@@ -242,6 +254,20 @@ impl Cold for Words {
 
     fn connection(&self) -> u32 {
         self.0[7] as u32
+    }
+
+    fn rewrite(&self) -> Rewrite {
+        let ((source, destination), (ports, _)) = (split(self.0[0]), split(self.0[1]));
+        let address = |bits| Ipv4Addr::from_bits(bits).into();
+        let ports = Some([(ports >> 16) as u16, ports as u16]);
+        Rewrite { source: address(source), destination: address(destination), ports }
+    }
+
+    fn set_rewrite(&mut self, rewrite: &Rewrite) {
+        let bits = |address| if let IpAddr::V4(address) = address { address.to_bits() } else { 0 };
+        let [first, second] = rewrite.ports.unwrap_or_default();
+        self.0[0] = pair(bits(rewrite.source), bits(rewrite.destination));
+        self.0[1] = pair(u32::from(first) << 16 | u32::from(second), 0);
     }
 }
 
@@ -270,15 +296,18 @@ mod tests {
         fn an_action_comes_out_of_its_line_again(
             hash in any::<u32>(),
             hop in 0u32..1 << HopId::BITS,
-            flags in any::<[bool; 3]>(),
+            flags in any::<[bool; 4]>(),
             (origin, metered, return_hop) in origin(),
             connection in prop::option::of(0u32..u32::MAX),
             words in any::<[u64; 8]>(),
         ) {
-            let [is_routed, is_ecmp_member, is_same_subnet] = flags;
+            let [is_routed, is_ecmp_member, is_same_subnet, is_translated] = flags;
             let connection = connection.map(ConnectionSlot::new);
             let hop = HopId::new(hop);
-            let action = Action { hash, hop, is_routed, is_ecmp_member, is_same_subnet, origin, connection };
+            let (is_member, hop) = (is_ecmp_member, HopId::new(hop.number()));
+            let action = Action {
+                hash, hop, is_routed, is_ecmp_member: is_member, is_same_subnet, is_translated, origin, connection,
+            };
             let (mut line, key) = (Words(words), Key { first: [words[7], words[6], words[5]], more: [0; 3] });
             line.write(&key, &action);
             prop_assert_eq!(line.action(), action);

@@ -20,6 +20,7 @@ use softdpu_sys::prefetch;
 use super::entry::{Action, Cold, FlowCounters, Hot};
 use super::key::Key;
 use crate::id::ids;
+use crate::nat::Rewrite;
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::{ConnectionId, ConnectionSlot};
 use crate::stamp::{SOURCES, Stamp};
@@ -307,6 +308,16 @@ impl Flows {
         ConnectionId::new(slot, self.cold[entry.index()].connection())
     }
 
+    /// What the packets of a translated flow become.
+    pub fn rewrite(&self, entry: FlowIndex) -> Rewrite {
+        self.cold[entry.index()].rewrite()
+    }
+
+    /// Keeps what the packets of a translated flow over IPv4 become.
+    pub fn set_rewrite(&mut self, entry: FlowIndex, rewrite: &Rewrite) {
+        self.cold[entry.index()].set_rewrite(rewrite);
+    }
+
     /// What a flow was computed from.
     pub fn sources(&self, entry: FlowIndex) -> [Stamp; SOURCES] {
         self.cold[entry.index()].sources()
@@ -348,7 +359,7 @@ impl Flows {
         action: &Action,
         sources: &[Stamp; SOURCES],
         (connection, connections): (Option<ConnectionId>, Option<&Connections>),
-    ) -> Result<(), Full> {
+    ) -> Result<FlowIndex, Full> {
         let entry = match self.lookup(home, key) {
             Some(entry) => entry,
             None => self.insert(home, connections)?,
@@ -359,7 +370,7 @@ impl Flows {
         hot.set_generation(generation);
         hot.see(clock);
         self.cold[entry.index()].keep(key, sources, connection.map_or(0, ConnectionId::generation));
-        Ok(())
+        Ok(entry)
     }
 
     /// An entry that the index leads to.

@@ -56,6 +56,7 @@ fn key(number: u64, is_ipv6: bool) -> Key {
 
 fn action(number: u64) -> Action {
     Action {
+        is_translated: false,
         hash: number as u32,
         hop: HopId::new(number as u32 % 1000),
         is_ecmp_member: number.is_multiple_of(3),

@@ -431,6 +431,11 @@ impl Connections {
         Ok(if goes_on { Passage::Connected(shard.of_node(tracked.connection)) } else { Passage::Once })
     }
 
+    /// Whether there is a connection at `now`, nanoseconds, that packets with `key` are of.
+    pub fn has(&self, key: &Key, now: u64) -> bool {
+        self.shard(key).table().tracker.related(key, now).is_some()
+    }
+
     /// Opens or closes the gate for flows of a connection.
     fn gate(&self, shard: &Shard, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
         let goes_on = goes_unasked(tracker.tcp_state(tracked.connection), &tracked, content);

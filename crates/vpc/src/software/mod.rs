@@ -7,6 +7,7 @@
 mod announce;
 mod dispatch;
 pub(crate) mod limit;
+pub(crate) mod nat;
 mod pieces;
 pub(crate) mod policy;
 pub(crate) mod schedule;
@@ -47,8 +48,8 @@ enum Stopped {
 }
 
 fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
-    let found = before::classify(tables, packet).and_then(|(frame, mut metadata, destination)| {
-        before::find(tables, &frame, &mut metadata, &destination)?;
+    let found = before::classify(tables, packet).and_then(|(mut frame, mut metadata, destination)| {
+        before::find(tables, &mut frame, packet, &mut metadata, &destination)?;
         Ok((frame, metadata))
     });
     match found {

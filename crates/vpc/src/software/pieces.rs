@@ -1,5 +1,7 @@
 //! Packets that are too long for where they go and may be cut up (IPv4 without DF): they go there in fragments.
 
+use super::nat;
+use crate::nat::Binding;
 use crate::packet::fragment::Fragments;
 use crate::packet::segment::Segmenter;
 use crate::packet::vxlan::OVERHEAD_V6;
@@ -55,6 +57,12 @@ fn all(
     for index in 0..segmenter.segments() {
         segment.resize(segmenter.len(index), 0);
         segmenter.write(index, rest, &mut segment).map_err(|_| DropReason::Truncated)?;
+        if let Some(crossing) = metadata.crossing {
+            // Before it is cut up: only the first piece has ports.
+            let of = (arrived, metadata);
+            let translation = nat::translate(tables, packet, of, crossing, 0, Binding::Peek)?;
+            translation.apply(&mut segment, Checksum::Complete).ok_or(DropReason::Headers)?;
+        }
         let parsed = parse(&segment, segment.len())?;
         let ip = parsed.ip().ok_or(DropReason::EtherType)?;
         for piece in Fragments::new(&segment, ip, mtu).ok_or(DropReason::PathMtu)? {

@@ -12,6 +12,7 @@
 
 use std::net::IpAddr;
 
+use super::nat;
 use crate::id::{EndpointId, HopId, NetworkId};
 use crate::packet::{Ip, Packet};
 use crate::policy::acl::{Action, Decision};
@@ -48,7 +49,7 @@ pub(crate) fn ask<const REHEARSES: bool>(
     let hop = metadata.hop.filter(|_| metadata.is_local);
     let receiver = hop.and_then(|hop| tables.endpoint_at(hop)).map(|(endpoint, _)| endpoint);
     let ends = [metadata.endpoint(), receiver].map(|end| end.and_then(|end| Some((end, rules(tables, end)?))));
-    if ends.iter().all(Option::is_none) {
+    if ends.iter().all(Option::is_none) && metadata.crossing.is_none() {
         return Ok(Passage::Free);
     }
     let tuple = Tuple::of(ip).map_err(|_| DropReason::Malformed)?;
@@ -61,14 +62,18 @@ pub(crate) fn ask<const REHEARSES: bool>(
         }
     }
     let [from, to] = ends.map(|end| end.and_then(|(_, policy)| policy.groups.as_ref()));
-    if from.is_none() && to.is_none() {
+    if from.is_none() && to.is_none() && metadata.crossing.is_none() {
         return Ok(Passage::All);
     }
     let (connections, zone) = tables.connections().zip(zone(tables, metadata)).ok_or(DropReason::NoConnectionShare)?;
     let (from, to) =
         (End { rules: from, ..source(tables, metadata, ip) }, End { rules: to, ..destination(tables, metadata, ip) });
     let inner = packet.head.bytes().get(frame.outer.into()..).unwrap_or_default();
-    let question = Question { now, subject: Subject::of(zone, ip, inner), tuple, from, to };
+    let subject = match metadata.crossing {
+        None => Subject::of(zone, ip, inner),
+        Some(crossing) => nat::subject(tables, packet, (frame, metadata), crossing, now)?,
+    };
+    let question = Question { now, subject, tuple, from, to };
     let (current, note) = (|stamp| tables.is_current(stamp), |note| found(PolicyStep::Connection(note)));
     if REHEARSES { connections.rehearse(&question, current, note) } else { connections.ask(&question, current, note) }
 }
@@ -76,7 +81,7 @@ pub(crate) fn ask<const REHEARSES: bool>(
 /// The zone of connections between both ends. Peers have one zone for both directions: that of the network with the
 /// lower VNI. Where one of them has connections, both have a zone. Their addresses do not overlap, so a connection
 /// between them is no other connection of either.
-fn zone(tables: &Tables, metadata: &Metadata) -> Option<Zone> {
+pub(super) fn zone(tables: &Tables, metadata: &Metadata) -> Option<Zone> {
     let of_hop = |hop: HopId| tables.hop(hop).map(|hop| hop.network);
     let from = metadata.return_hop.and_then(of_hop).unwrap_or(metadata.network);
     let to = metadata.hop.and_then(of_hop).unwrap_or(metadata.network);

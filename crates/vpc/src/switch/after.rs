@@ -33,7 +33,9 @@ impl Departure<'_> {
             Ingress::Tunnel(_) => Origin::tunnel(metadata.return_hop),
         };
         let connection = metadata.connection.map(|connection| connection.into());
-        Action { hash, hop: self.hop_id, is_routed: self.routed, is_ecmp_member, is_same_subnet, origin, connection }
+        let is_translated = metadata.crossing.is_some();
+        let (hop, is_routed) = (self.hop_id, self.routed);
+        Action { hash, hop, is_routed, is_ecmp_member, is_same_subnet, is_translated, origin, connection }
     }
 
     /// Bytes of the frame without padding.
@@ -191,6 +193,24 @@ fn rewrite_inner(packet: &mut Packet, seen: &Seen, is_routed: bool, hop: &Hop) {
 fn route_inner(frame: &mut [u8], hop: &Hop, is_ipv6: bool) {
     rewrite::set_macs(frame, hop.mac, Some(hop.gateway_mac));
     rewrite::decrement_hop_limit(frame, ETHERNET, is_ipv6);
+}
+
+/// Changes the inner frame of a packet that is ready to leave; where that cannot be done, it is dropped.
+pub(crate) fn rewrite_sent(
+    packet: &mut Packet,
+    verdict: &mut Verdict,
+    rewrite: impl FnOnce(&mut [u8], Checksum) -> Option<()>,
+) {
+    let overhead = match verdict {
+        Verdict::Local { .. } => 0,
+        Verdict::Underlay { overhead, .. } => usize::from(*overhead),
+        Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => return,
+    };
+    let sum = packet.checksum;
+    let frame = packet.head.bytes_mut().get_mut(overhead..);
+    if frame.and_then(|frame| rewrite(frame, sum)).is_none() {
+        *verdict = Verdict::Drop(DropReason::Headers);
+    }
 }
 
 /// Puts the outer headers before a frame.

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use super::route::{self, Resolved};
-use super::{Ask, Frame, Ingress, Metadata, Stop, offload, outer, spoof};
+use super::{Ask, Frame, Ingress, Metadata, Stop, nat, offload, outer, spoof};
 use crate::exact::{ExactKey, HomeSlot};
 use crate::hash::five_tuple_hash;
 use crate::id::EndpointId;
+use crate::nat::Way;
 use crate::packet::Checksum;
 use crate::packet::{Ip, Packet, Parsed, Payload, parse};
 use crate::spec::UnderlaySpec;
@@ -48,8 +49,17 @@ fn from_endpoint(tables: &Tables, id: EndpointId, packet: &Packet) -> Result<Cla
     }
     let ip = ip(packet, &parsed, packet.head.len(), packet.checksum, |arp| spoof::arp(endpoint, arp))?;
     let source = spoof::source(tables, endpoint, id, &parsed, &ip)?;
-    let metadata = Metadata::new(endpoint.network, Ingress::Endpoint(id));
-    finish(tables, Frame { parsed, outer: 0, ecn: 0, checksum: packet.checksum }, &ip, metadata, source)
+    let mut metadata = Metadata::new(endpoint.network, Ingress::Endpoint(id));
+    let mut frame = Frame { parsed, outer: 0, ecn: 0, checksum: packet.checksum };
+    if let Some(of) = endpoint.nat
+        && let Some((crossing, routes)) = nat::enter(tables, (id, endpoint), of, &mut frame, packet.head.bytes())?
+    {
+        metadata.crossing = Some(crossing);
+        metadata.decided_by([routes]);
+        let ip = *frame.parsed.ip().ok_or(DropReason::EtherType)?;
+        return finish(tables, frame, &ip, metadata, source);
+    }
+    finish(tables, frame, &ip, metadata, source)
 }
 
 #[inline]
@@ -110,9 +120,54 @@ fn finish(
     Ok((frame, metadata, DestinationLookup { key, home, source }))
 }
 
-/// Finds where a frame goes, by its inner destination: the next hop, and the versions of what decided.
+/// Finds where a frame goes, by its inner destination: the next hop, and the versions of what decided. A frame for an
+/// outside address of inside goes on with the inside one.
 #[inline]
 pub(crate) fn find(
+    tables: &Tables,
+    frame: &mut Frame,
+    packet: &Packet,
+    metadata: &mut Metadata,
+    destination: &DestinationLookup,
+) -> Result<(), Stop> {
+    find_hop(tables, frame, metadata, destination)?;
+    if tables.has_nat() { cross(tables, frame, packet, metadata, destination) } else { Ok(()) }
+}
+
+/// What a route leads to an exit with translation is to be translated.
+#[inline(never)]
+fn cross(
+    tables: &Tables,
+    frame: &mut Frame,
+    packet: &Packet,
+    metadata: &mut Metadata,
+    destination: &DestinationLookup,
+) -> Result<(), Stop> {
+    let Some(exit) = metadata.hop.filter(|_| metadata.is_by_route) else { return Ok(()) };
+    if metadata.crossing.is_some() {
+        // From one exit to another: it would be translated twice.
+        return if nat::leave(tables, exit, frame)?.is_some() { Err(DropReason::NoRoute.into()) } else { Ok(()) };
+    }
+    metadata.crossing = nat::leave(tables, exit, frame)?;
+    let Some(crossing) = metadata.crossing.filter(|crossing| crossing.way == Way::Hairpin) else { return Ok(()) };
+    let bytes = packet.head.bytes().get(frame.outer.into()..).unwrap_or_default();
+    let nat = tables.nat(crossing.nat).ok_or(DropReason::NoTranslation)?;
+    nat::turn_inward(nat, frame, bytes, crossing.way)?;
+    let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
+    let key = ExactKey::address(metadata.network.number(), ip.destination);
+    let inside = DestinationLookup { key, home: tables.addresses().home(&key), source: destination.source };
+    find_hop(tables, frame, metadata, &inside)?;
+    if metadata.hop == Some(exit) {
+        // The inside address is outside.
+        return Err(DropReason::NoRoute.into());
+    }
+    // There is a router between the two, whatever their subnets are.
+    metadata.is_same_subnet = false;
+    Ok(())
+}
+
+#[inline]
+fn find_hop(
     tables: &Tables,
     frame: &Frame,
     metadata: &mut Metadata,
@@ -165,7 +220,7 @@ pub(crate) fn find(
     // Only a gateway passes packets on from node to node. Elsewhere the destination has moved.
     if !is_local && let Ingress::Tunnel(from) = metadata.ingress {
         let is_transit = tables.network(metadata.network).is_some_and(|network| network.transit);
-        if !is_transit || tables.tunnel_of(hop).is_none_or(|to| to == from) {
+        if !is_transit || tables.tunnel_of(hop).is_none_or(|to| to == from && metadata.crossing.is_none()) {
             return Err(DropReason::Unresolved.into());
         }
     }

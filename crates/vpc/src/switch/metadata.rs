@@ -10,7 +10,7 @@
 //!
 //! | tier | takes | fills in |
 //! |---|---|---|
-//! | switch, before | the port | network, ingress, hash, next hop, versions of what decided |
+//! | switch, before | the port | network, ingress, hash, next hop, translation, versions of what decided |
 //! | flow | hash, versions | of a known flow: [`Action`](crate::flow::Action)'s endpoint, connection, next hop |
 //! | software | network, both ends, versions | connection |
 //! | switch, after | next hop, flags, connection | nothing: the packet leaves |
@@ -18,6 +18,7 @@
 //! The [parsed headers](Frame) are beside it, as any tier could parse the frame again.
 
 use crate::id::{EndpointId, HopId, NetworkId, TunnelId};
+use crate::nat::Crossing;
 use crate::packet::{Checksum, Parsed};
 use crate::policy::conntrack::ConnectionId;
 use crate::stamp::{SOURCES, Stamp};
@@ -47,6 +48,8 @@ pub(crate) struct Metadata {
     /// The endpoint at the meters that the packet passes.
     pub metered: Option<EndpointId>,
     pub connection: Option<ConnectionId>,
+    /// The translation that it needs, and which way.
+    pub crossing: Option<Crossing>,
     /// Source and destination are in one subnet: no router is between them.
     pub is_same_subnet: bool,
     /// A route decided about the destination, not an entry of its address.
@@ -75,6 +78,7 @@ impl Metadata {
             is_source_owned: false,
             metered: None,
             connection: None,
+            crossing: None,
             is_same_subnet: false,
             is_by_route: false,
             is_local: false,

@@ -6,6 +6,7 @@
 pub(crate) mod after;
 pub(crate) mod before;
 mod metadata;
+mod nat;
 mod offload;
 mod outer;
 mod rewrite;
@@ -13,6 +14,7 @@ mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Ingress, Metadata};
+pub(crate) use nat::inward;
 pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_at_underlay, outer_plain};
 pub(crate) use route::{RouteWalk, walk};
 

@@ -16,11 +16,13 @@ use super::routing::RoutingBuilder;
 use super::{Attachment, Egress, Endpoint, FibEntry, Hop, MeteredPort, Network, Prefixes, Tables, Target, Tunnel};
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
+use crate::nat::Nat;
 use crate::packet::Mac;
 use crate::policy::meter::MeterIds;
 use crate::policy::meter::NodeMeter;
 use crate::spec::{
-    EcmpSpec, EndpointSpec, METERS, MemberVia, MeterSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec,
+    EcmpSpec, EndpointSpec, METERS, MemberVia, MeterSpec, NatSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec,
+    SubnetSpec,
 };
 
 /// Port numbers are indices: larger ones are mistakes.
@@ -61,6 +63,7 @@ impl Tables {
         for endpoint in &spec.endpoints {
             builder.endpoint(endpoint).map_err(at(|| endpoint.into()))?;
         }
+        builder.check_exits()?;
         for group in &spec.ecmp {
             let entry = || Entry::Ecmp { network: group.network.clone(), name: group.name.clone() };
             builder.ecmp_group(group).map_err(at(entry))?;
@@ -115,6 +118,7 @@ pub(super) struct Builder<'a> {
     pub(super) ecmp: EcmpBuilder<'a>,
     pub(super) routing: RoutingBuilder<'a>,
     meters: BTreeMap<&'a str, Arc<NodeMeter>>,
+    pub(super) nats: Vec<Arc<Nat>>,
     /// Meters' numbers, in the order of names.
     meter_numbers: HashMap<&'a str, u32>,
     loaded_tunnels: Vec<Option<TunnelId>>,
@@ -176,6 +180,7 @@ impl<'a> Builder<'a> {
             ecmp: EcmpBuilder::after(previous.map(|tables| &tables.ecmp_groups), &spec.ecmp),
             routing: RoutingBuilder::default(),
             meters: BTreeMap::new(),
+            nats: Vec::new(),
             meter_numbers: HashMap::new(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
@@ -256,6 +261,23 @@ impl<'a> Builder<'a> {
         self.policies.network(id, spec, &mut self.objects)
     }
 
+    pub(super) fn nat_specs(&self) -> &'a [NatSpec] {
+        &self.spec.nat
+    }
+
+    /// Each exit is an endpoint here, and has rules once.
+    fn check_exits(&self) -> Result<(), SpecError> {
+        for (at, one) in self.spec.nat.iter().enumerate() {
+            let is_same = |other: &NatSpec| other.network == one.network && other.exit == one.exit;
+            let is_there = self.nats.iter().any(|nat| *nat.network == *one.network && nat.exit == one.exit);
+            if !is_there || self.spec.nat[..at].iter().any(is_same) {
+                let entry = Entry::Nat { network: one.network.clone(), exit: one.exit };
+                return Err(SpecError { entry, problem: Problem::NoExit(one.exit) });
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn network_id(&self, name: &str) -> Result<NetworkId, Problem> {
         self.names.get(name).copied().ok_or_else(|| Problem::NoNetwork(name.to_owned()))
     }
@@ -289,7 +311,8 @@ impl<'a> Builder<'a> {
         }
         let meters = self.meters_of(spec)?;
         // The meters and their rates are looked up for each packet.
-        let content = (spec.spoof_check, &spec.addresses, &within, port, &part.key, meters.is_empty());
+        let content =
+            (spec.spoof_check, &spec.addresses, &within, port, &part.key, meters.is_empty(), self.nat_of(spec));
         let object = self.objects.object(ObjectKind::Endpoint, &(&spec.network, spec.mac), &content)?;
         let id = EndpointId::new(object.number());
         for (&address, &subnet) in spec.addresses.iter().zip(&subnet_ids) {
@@ -298,6 +321,13 @@ impl<'a> Builder<'a> {
                 return Err(Problem::AddressTaken(address));
             }
         }
+        let nat = match self.nat_of(spec) {
+            None => None,
+            Some(rules) => {
+                self.tracked.insert(network);
+                Some(self.nat(network, rules, self.previous)?)
+            }
+        };
         let mut subnets = Vec::new();
         for subnet in within {
             if !subnets.contains(&subnet) {
@@ -325,6 +355,7 @@ impl<'a> Builder<'a> {
             groups: part.groups,
             acl: spec.policy.acl.as_deref().map(Into::into),
             policy: part.policy,
+            nat,
             meters,
         };
         put(&mut self.endpoints, id.index(), endpoint);
@@ -575,7 +606,8 @@ impl<'a> Builder<'a> {
         for (network, zone) in tracked.iter().zip(zones) {
             self.networks[network.index()].zone = Some(zone);
         }
-        let has_policies = self.endpoints.iter().flatten().any(|endpoint| endpoint.policy.is_some());
+        let has_policies =
+            !self.nats.is_empty() || self.endpoints.iter().flatten().any(|endpoint| endpoint.policy.is_some());
         Ok(Tables {
             policies,
             has_policies,
@@ -601,6 +633,7 @@ impl<'a> Builder<'a> {
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),
             loaded_groups: self.loaded_groups.into(),
+            nats: self.nats.into(),
             keeps_flows: !self.spec.without_flows,
             is_loading: self.spec.is_loading,
         })

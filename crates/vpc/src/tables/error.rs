@@ -7,6 +7,7 @@ use softdpu_lpm::Full;
 use thiserror::Error;
 
 use crate::id::PortId;
+use crate::nat::NatError;
 use crate::packet::Mac;
 use crate::policy::acl::AclError;
 use crate::policy::ecmp::EcmpError;
@@ -50,6 +51,13 @@ pub enum Entry {
     },
     /// Two networks that reach each other.
     Peering([String; 2]),
+    /// Translation at an exit of a network.
+    Nat {
+        /// The network.
+        network: String,
+        /// The exit's address.
+        exit: IpAddr,
+    },
     /// The underlay.
     Underlay,
     /// A neighbour in the underlay.
@@ -69,6 +77,7 @@ impl fmt::Display for Entry {
             Entry::Ecmp { network, name } => write!(f, "ECMP group {name} of network {network}"),
             Entry::RouteTable { network, name } => write!(f, "route table {name} of network {network}"),
             Entry::Peering([a, b]) => write!(f, "peering of networks {a} and {b}"),
+            Entry::Nat { network, exit } => write!(f, "NAT at {exit} of network {network}"),
             Entry::Routes => f.write_str("routes"),
             Entry::Underlay => f.write_str("underlay"),
             Entry::Neighbor(host) => write!(f, "neighbor {host}"),
@@ -244,6 +253,15 @@ pub enum Problem {
     /// Groups that cannot be.
     #[error(transparent)]
     Group(GroupError),
+    /// Rules of translation that do not go together.
+    #[error(transparent)]
+    Nat(NatError),
+    /// No exit of that address is at a port of this node, or it has rules twice.
+    #[error("no interface of this node has the address {0} of the exit, or it has rules of NAT already")]
+    NoExit(IpAddr),
+    /// More exits than there are numbers.
+    #[error("there are too many exits with translation")]
+    TooManyExits,
     /// A list that cannot be.
     #[error(transparent)]
     Acl(AclError),

@@ -20,6 +20,7 @@ mod error;
 mod fib;
 mod loaded;
 mod names;
+mod nat;
 mod objects;
 mod policy;
 mod prefixes;
@@ -43,6 +44,7 @@ pub use loaded::{
     ChangeError, Changes, EntryChange, Expected, Ground, LoadCounts, LoadError, Loaded, LoadedEntry, Loading, Pair,
     RouteTo,
 };
+pub use nat::Exit;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::RouteLookup;
 pub use topology::RemoteEndpoint;
@@ -51,6 +53,7 @@ pub(crate) use tunnel::Tunnel;
 
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId, Vni};
+use crate::nat::Nat;
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
 use crate::policy::meter::MeterIds;
@@ -121,6 +124,8 @@ pub struct Tables {
     loaded_networks: Box<[Option<NetworkId>]>,
     /// By the numbers of ECMP groups among those that loaded routes lead to.
     loaded_groups: Box<[Target]>,
+    /// What is translated at exits, by their numbers.
+    nats: Box<[Arc<Nat>]>,
     /// Flows are kept.
     keeps_flows: bool,
     /// Entries are being loaded: an unknown address may be known in a moment.

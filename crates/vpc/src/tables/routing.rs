@@ -115,7 +115,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn subnets_of(&self, network: NetworkId) -> impl Iterator<Item = Prefix> {
+    pub(super) fn subnets_of(&self, network: NetworkId) -> impl Iterator<Item = Prefix> {
         let range = self.ranges.get(network.index()).cloned().unwrap_or_default();
         self.subnets[range].iter().map(|subnet| subnet.prefix)
     }

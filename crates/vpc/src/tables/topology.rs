@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::fib::{FibEntry, Target};
 use super::loaded::LoadedNetworkId;
 use crate::id::{EndpointId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
+use crate::nat::NatId;
 use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::conntrack::Zone;
@@ -67,6 +68,8 @@ pub(crate) struct Endpoint {
     pub acl: Option<Box<str>>,
     /// What is allowed to and from it. None: everything, or it is on another node.
     pub policy: Option<Arc<EndpointPolicy>>,
+    /// Where it is an exit with translation, its rules.
+    pub nat: Option<NatId>,
     /// The meters that its packets pass, where it is at a port of this node.
     pub meters: MeterIds,
 }

@@ -1,6 +1,7 @@
 //! A frame in a few words.
 
 use std::fmt::{self, Display};
+use std::net::IpAddr;
 
 use super::Subject;
 use crate::packet::parse::UDP;
@@ -51,11 +52,7 @@ fn arp(f: &mut fmt::Formatter<'_>, message: &Arp) -> fmt::Result {
 }
 
 fn ip(f: &mut fmt::Formatter<'_>, ip: &Ip) -> fmt::Result {
-    match ip.ports() {
-        // As tcpdump: the port behind a dot.
-        Some((source, destination)) => write!(f, "{}.{source} > {}.{destination}: ", ip.source, ip.destination)?,
-        None => write!(f, "{} > {}: ", ip.source, ip.destination)?,
-    }
+    write!(f, "{}: ", Ends(ip.source, ip.destination, ip.ports()))?;
     match ip.layer4 {
         Layer4::Tcp { flags, header, .. } => {
             f.write_str("TCP [")?;
@@ -74,6 +71,20 @@ fn ip(f: &mut fmt::Formatter<'_>, ip: &Ip) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+/// Source, destination and ports.
+pub(super) struct Ends(pub IpAddr, pub IpAddr, pub Option<(u16, u16)>);
+
+impl Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ends(source, destination, ports) = self;
+        match ports {
+            // As tcpdump: the port behind a dot.
+            Some((from, to)) => write!(f, "{source}.{from} > {destination}.{to}"),
+            None => write!(f, "{source} > {destination}"),
+        }
+    }
 }
 
 /// Bytes from the transport header on.

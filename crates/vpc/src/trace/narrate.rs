@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use softdpu_sched::Colour;
 
+use super::describe::Ends;
 use super::path::{Names, Outcome, Step, Table, Tier, Version};
 use super::{Description, Subject};
 use crate::flow::Seen;
 use crate::id::{EcmpId, EndpointId, HopId};
-use crate::packet::{Packet, Parsed, parse};
+use crate::nat::{Crossing, Rewrite, Way};
+use crate::packet::{Ip, Layer4, Packet, Parsed, parse};
 use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, RuleDirection};
@@ -18,6 +20,9 @@ use crate::stamp::{SOURCES, Stamp};
 use crate::switch::{Ask, Frame, Metadata, RouteWalk, Stop, walk};
 use crate::tables::{Attachment, EcmpChoice, Egress, Hop, Tables, Target};
 use crate::verdict::{DropReason, Reply, Verdict};
+
+/// Where a TCP header has its options.
+const TCP_OPTIONS: usize = 20;
 
 /// What a stamp is of, in words.
 fn object(tables: &Tables, stamp: Stamp) -> String {
@@ -405,12 +410,17 @@ pub(crate) fn leaves(before: &Packet, frame_outer: usize, after: &Packet, verdic
     let ((old, was), (new, is)) = (inner(before, frame_outer), inner(after, overhead));
     if let (Some(was), Some(is)) = (was, is) {
         rewritten(&was, &is, &mut changes);
-        let tail = |bytes: &[u8], parsed: &Parsed| {
-            let from = parsed.ip().map_or(0, |ip| usize::from(ip.transport));
-            let to = parsed.ip().map_or(0, |ip| ip.end as usize).min(bytes.len());
-            bytes.get(from..to).unwrap_or_default().to_vec()
+        let options = |bytes: &[u8], parsed: &Parsed| {
+            let of = |ip: &Ip| match ip.layer4 {
+                Layer4::Tcp { header, .. } => {
+                    Some(usize::from(ip.transport)..usize::from(ip.transport) + usize::from(header))
+                }
+                _ => None,
+            };
+            let header = bytes.get(parsed.ip().and_then(of)?)?;
+            header.get(TCP_OPTIONS..).map(<[u8]>::to_vec)
         };
-        if tail(&old, &was) != tail(&new, &is) {
+        if options(&old, &was) != options(&new, &is) {
             changes.push("TCP MSS clamped".to_owned());
         }
     }
@@ -423,11 +433,32 @@ pub(crate) fn leaves(before: &Packet, frame_outer: usize, after: &Packet, verdic
     Step::new(Tier::After, Table::Packet, Outcome::Done, format!("to {to}"), changes.join(", "))
 }
 
+/// What becomes of the ends of a packet that crosses an exit.
+pub(crate) fn translated(tables: &Tables, crossing: Crossing, result: Result<&Rewrite, &DropReason>) -> Step {
+    let way = match crossing.way {
+        Way::Inward => "inward",
+        Way::Outward => "outward",
+        Way::Hairpin => "from inside to inside",
+    };
+    let exit = tables.nat(crossing.nat).map(|nat| format!("exit {} of {}, {way}", nat.exit, nat.network));
+    let (outcome, found) = match result {
+        Ok(Rewrite { source, destination, ports }) => {
+            (Outcome::Pass, Ends(*source, *destination, ports.map(|[from, to]| (from, to))).to_string())
+        }
+        Err(reason) => (Outcome::Drop, reason.word().to_owned()),
+    };
+    Step::new(Tier::Software, Table::Translations, outcome, exit.unwrap_or_default(), found)
+}
+
 fn rewritten(was: &Parsed, is: &Parsed, changes: &mut Vec<String>) {
     if (was.source, was.destination) != (is.source, is.destination) {
         changes.push(format!("Ethernet {} > {}", is.source, is.destination));
     }
     if let (Some(was), Some(is)) = (was.ip(), is.ip()) {
+        let ends = |ip: &Ip| Ends(ip.source, ip.destination, ip.ports()).to_string();
+        if ends(was) != ends(is) {
+            changes.push(format!("{} to {}", ends(was), ends(is)));
+        }
         if was.hop_limit != is.hop_limit {
             changes.push(format!("hop limit {} to {}", was.hop_limit, is.hop_limit));
         }

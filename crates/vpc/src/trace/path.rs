@@ -56,6 +56,8 @@ reasons! {
     Connections = "connections",
     /// Rules of security groups.
     SecurityGroups = "security-groups",
+    /// Translations at exits.
+    Translations = "translations",
     /// How often the software tier runs for a port.
     Limits = "limits",
     /// Services of the network, ICMP errors, fragments.

@@ -4,11 +4,13 @@
 use super::leases::CoreMeters;
 use super::meters::admit;
 use super::{FlowLookup, Stage, Vpc};
+use crate::nat::Binding;
 use crate::packet::Packet;
 use crate::paths::Datapath;
 use crate::policy::connections::Passage;
 use crate::policy::meter::Colours;
 use crate::software;
+use crate::software::nat::Translation;
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before};
 use crate::tables::Tables;
 use crate::trace::{Tracer, narrate};
@@ -24,7 +26,7 @@ impl Vpc {
         tracer: &mut W,
     ) {
         self.classify(packets, tracer);
-        self.find(tracer);
+        self.find(packets, tracer);
         let mut stages = std::mem::take(&mut self.batch.stages);
         for (at, stage) in &mut stages {
             let at = *at as usize;
@@ -61,12 +63,12 @@ impl Vpc {
     }
 
     /// The second pass: finds next hops, which are on their way into the cache.
-    fn find<W: Tracer>(&mut self, tracer: &mut W) {
+    fn find<W: Tracer>(&mut self, packets: &[Packet], tracer: &mut W) {
         let tables = &*self.tables;
         for (at, stage) in &mut self.batch.stages {
-            if let Stage::Classified((frame, mut metadata, destination)) = *stage {
+            if let Stage::Classified((mut frame, mut metadata, destination)) = *stage {
                 self.stats.flow += 1;
-                let found = before::find(tables, &frame, &mut metadata, &destination);
+                let found = before::find(tables, &mut frame, &packets[*at as usize], &mut metadata, &destination);
                 tracer.record(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref()));
                 *stage = match found {
                     Ok(()) => {
@@ -95,7 +97,19 @@ impl Vpc {
             true => self.ask((at, packet), frame, metadata, now, tracer)?,
             false => Passage::Free,
         };
-        let verdict = self.leave((at, packet), frame, metadata, passage, now, tracer)?;
+        let translation = match metadata.crossing {
+            None => None,
+            Some(crossing) => {
+                let binding = if W::REHEARSES { Binding::Peek } else { Binding::Make };
+                let of = (frame, &*metadata);
+                let translation = software::nat::translate(&self.tables, packet, of, crossing, now, binding);
+                let tables = &*self.tables;
+                let rewrite = translation.as_ref().map(Translation::rewrite);
+                tracer.record(at, |_| [narrate::translated(tables, crossing, rewrite)]);
+                Some(translation?)
+            }
+        };
+        let verdict = self.leave((at, packet), frame, metadata, (passage, translation), now, tracer)?;
         let by = if passage == Passage::Free { Datapath::Switch } else { Datapath::Software };
         self.stats.count_decided(&verdict, metadata.endpoint().is_some(), by);
         Ok(verdict)
@@ -145,7 +159,7 @@ impl Vpc {
         (at, packet): (usize, &mut Packet),
         frame: &Frame,
         metadata: &mut Metadata,
-        passage: Passage,
+        (passage, translation): (Passage, Option<Translation>),
         now: u64,
         tracer: &mut W,
     ) -> Result<Verdict, Stop> {
@@ -168,12 +182,17 @@ impl Vpc {
             && passage.keeps_flow()
             && !metadata.is_uncacheable
             && metadata.tunnel().is_some() == seen.key.tunnelled().is_some()
+            // A flow over IPv6 has no room for other addresses, one without a connection no end.
+            && translation.is_none_or(|_| !seen.key.is_ipv6() && passage.connection().is_some())
         {
             metadata.connection = passage.connection();
             let action = departure.action(metadata);
             let connection = (metadata.connection, tables.connections());
             let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, connection);
             self.stats.unkept += u64::from(kept.is_err());
+            if let (Ok(entry), Some(translation)) = (kept, &translation) {
+                self.flows.set_rewrite(entry, translation.rewrite());
+            }
             tracer.record(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
         }
         let metering = Metering { tables, meters: &mut self.meters, shard: self.shard, now };
@@ -182,7 +201,10 @@ impl Vpc {
         }
         self.id = self.id.wrapping_add(1);
         let before = W::TRACES.then(|| packet.clone());
-        let verdict = after::send(packet, frame, metadata, &departure, self.id);
+        let mut verdict = after::send(packet, frame, metadata, &departure, self.id);
+        if let Some(translation) = translation {
+            after::rewrite_sent(packet, &mut verdict, |frame, sum| translation.apply(frame, sum));
+        }
         tracer.record(at, |names| {
             let before = before.as_ref().unwrap_or(packet);
             [narrate::leaves(before, frame.outer.into(), packet, &verdict, names)]

@@ -2,6 +2,7 @@
 
 use crate::flow::{self, Action, FlowIndex, Flows, Seen};
 use crate::id::EndpointId;
+use crate::nat::Layout;
 use crate::packet::Packet;
 use crate::policy::conntrack::ConnectionSlot;
 use crate::switch::{Outer, after};
@@ -40,11 +41,46 @@ pub(super) struct Follower<'a> {
 }
 
 impl Follower<'_> {
+    /// As [`follow_any`](Self::follow_any), for flows that are not translated.
+    #[inline(always)]
+    pub fn follow<const REHEARSES: bool>(
+        &mut self,
+        packet: &mut Packet,
+        seen: &Seen,
+        came: Option<&Outer>,
+        flow: (FlowIndex, &Action),
+        admit: impl FnOnce(Option<EndpointId>, u32) -> bool,
+        decided: &mut Verdict,
+    ) -> bool {
+        self.follow_any::<REHEARSES, false>(packet, seen, came, flow, admit, decided)
+    }
+
+    /// As [`follow_any`](Self::follow_any), for flows that may be translated.
+    #[inline(never)]
+    pub fn follow_translated<const REHEARSES: bool>(
+        &mut self,
+        packet: &mut Packet,
+        seen: &Seen,
+        came: Option<&Outer>,
+        flow: (FlowIndex, &Action),
+        admit: impl FnOnce(Option<EndpointId>, u32) -> bool,
+        decided: &mut Verdict,
+    ) -> bool {
+        let is_decided = self.follow_any::<REHEARSES, true>(packet, seen, came, flow, admit, decided);
+        if is_decided && flow.1.is_translated {
+            let rewrite = self.flows.rewrite(flow.0);
+            after::rewrite_sent(packet, decided, |frame, sum| {
+                rewrite.apply(frame, &Layout::plain(frame, seen.key.is_ipv6())?, sum)
+            });
+        }
+        is_decided
+    }
+
     /// Does to a packet what its flow, in `entry`, decides, if `admit` lets it pass; `came` is what its outer headers
     /// say, where it came by a tunnel. False, and nothing has happened to it, where it needs a decision of its own.
     /// With `REHEARSES` nothing is counted for others.
     #[inline(always)]
-    pub fn follow<const REHEARSES: bool>(
+    fn follow_any<const REHEARSES: bool, const TRANSLATES: bool>(
         &mut self,
         packet: &mut Packet,
         seen: &Seen,
@@ -55,8 +91,10 @@ impl Follower<'_> {
     ) -> bool {
         let Follower { tables, flows, id, shard, now } = self;
         let outer = came.map_or(0, |came| came.len);
+        // What is translated is left to `follow_translated`.
         if let Some(slot) = action.connection
-            && !connection_continues::<REHEARSES>(tables, flows, packet, (seen, outer), (entry, slot), *now)
+            && (action.is_translated && !TRANSLATES
+                || !connection_continues::<REHEARSES>(tables, flows, packet, (seen, outer), (entry, slot), *now))
         {
             return false;
         }

@@ -138,7 +138,8 @@ impl MeteredRun {
             let Some(hit) = flows.hit(*candidate, &seen.key) else { break };
             let action = hit.action();
             // A packet that its flow does not decide is metered where it is decided.
-            let is_decided = after::may_follow(tables, seen, &action)
+            let is_decided = !action.is_translated
+                && after::may_follow(tables, seen, &action)
                 && action.connection.is_none_or(|slot| {
                     connection_continues::<true>(tables, flows, packet, (seen, 0), (candidate.entry(), slot), now)
                 });

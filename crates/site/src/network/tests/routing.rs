@@ -1,6 +1,6 @@
 //! Routes, ECMP groups, route tables and peers, and the mistakes that can be made with them.
 
-use super::{check, site};
+use super::{is_the_only_mistake, site};
 
 const GOOD: &str = r#"
 [node]
@@ -83,14 +83,6 @@ fn mistakes_are_told_with_their_places() {
         (r#"peer = "b""#, r#"peer = ["b", "c"]"#, "10.0.0.0/8 of `c` overlaps 10.0.0.0/16 of `a`"),
         (r#"peer = ["a"]"#, r#"peer = ["a", "c"]"#, "10.0.0.0/8 of `c` overlaps 10.1.0.0/16 of `b`"),
     ] {
-        assert_eq!(GOOD.matches(good).count(), 1, "{good}");
-        let loaded = check(&GOOD.replace(good, wrong));
-        assert!(loaded.site.is_none(), "{wrong} is taken");
-        let said = loaded.report.diagnostics.iter().map(|found| {
-            let help = found.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
-            format!("{}{help}", found.message)
-        });
-        let said: Vec<String> = said.collect();
-        assert!(said.len() == 1 && said[0].contains(message), "{wrong}: {said:#?}, expected {message}");
+        is_the_only_mistake(GOOD, good, wrong, message);
     }
 }

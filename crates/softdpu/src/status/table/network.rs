@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{elapsed, layout, short, size};
-use softdpu_api::status::{LookupBy, NetworkStatus, NodeStatus, PortCounts, RoutesOf};
+use softdpu_api::status::{LookupBy, NatStatus, NetworkStatus, NodeStatus, PortCounts, RoutesOf};
 
 /// What the underlay is called where a port's name is wanted.
 pub(in crate::status) const UNDERLAY: &str = "(underlay)";
@@ -45,6 +45,15 @@ pub fn ecmp_table(networks: &[NetworkStatus]) -> String {
         .collect();
     let header = ["NETWORK", "ECMP", "MEMBER", "STATE", "WEIGHT>", "ZONE", "SHARE>", "PACKETS>", "BYTES>"];
     layout(&header, rows)
+}
+
+/// Exits with translation, a line each.
+pub fn nat_table(networks: &[NetworkStatus]) -> String {
+    let all = networks.iter().flat_map(|network| network.nat.iter().map(move |exit| (network, exit)));
+    let row = |(network, exit): (&NetworkStatus, &NatStatus)| {
+        vec![network.name.clone(), exit.exit.clone(), short(exit.translations), short(exit.exhausted)]
+    };
+    layout(&["NETWORK", "EXIT", "TRANSLATIONS>", "NO PORT>"], all.map(row).collect())
 }
 
 /// Routes that are looked up by longest prefix match, and what keeps them from an exact match, a line for each family.

@@ -43,7 +43,7 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     desired.commit(&routing(by)).unwrap();
     assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }, None).unwrap_err().code, ErrorCode::Refused);
     let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
-    desired.commit(&Change::NetworkAdd(config::network_from_json(&json).unwrap())).unwrap();
+    desired.commit(&Change::NetworkAdd(Box::new(config::network_from_json(&json).unwrap()))).unwrap();
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }, None).unwrap_err().code, ErrorCode::Busy);
     let back = routing("network = \"a\"\npeer = \"b\"");
     desired.check(&back, None).unwrap();
@@ -51,6 +51,34 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     assert_eq!(Desired::load(networked(folder.path())).unwrap().site(), desired.site());
     assert_eq!(desired.check(&Change::NetworkRemove { name: "b".into() }, None).unwrap_err().code, ErrorCode::Busy);
     assert_eq!(desired.check(&routing("network = \"x\""), None).unwrap_err().code, ErrorCode::NotFound);
+}
+
+#[test]
+fn rules_of_translation_survive_the_supervisor_and_keep_their_exit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(networked(folder.path())).unwrap();
+    let nat = |text: &str| {
+        Change::from(config::networks_change_from_text(config::NetworkPart::Nat, text, "nat.toml").unwrap())
+    };
+    let rules = |exit: &str| {
+        nat(&format!(
+            "network = \"a\"\n[[nat]]\nexit = \"{exit}\"\nshared = [{{ source = \"10.0.0.0/28\", address = \"203.0.113.1\" }}]\n"
+        ))
+    };
+    let error = desired.check(&rules("10.0.0.77"), None).unwrap_err();
+    assert!(error.message.contains("no device of this host has the address 10.0.0.77"), "{error}");
+    let change = rules("10.0.0.4");
+    desired.check(&change, None).unwrap();
+    desired.commit(&change).unwrap();
+    let again = Desired::load(networked(folder.path())).unwrap();
+    assert_eq!(again.site(), desired.site());
+    assert_eq!(again.site().network("a").unwrap().nats[0].exit.to_string(), "10.0.0.4");
+    // The exit stays as long as there are rules for it.
+    let remove = Change::DeviceRemove { name: "d".into() };
+    assert_eq!(desired.check(&remove, None).unwrap_err().code, ErrorCode::Refused);
+    desired.commit(&nat("network = \"a\"")).unwrap();
+    assert!(Desired::load(networked(folder.path())).unwrap().site().network("a").unwrap().nats.is_empty());
+    desired.check(&remove, None).unwrap();
 }
 
 fn endpoint(address: &str, host: &str) -> config::Endpoint {
@@ -73,7 +101,7 @@ fn networks_and_their_endpoints_survive_the_supervisor() {
     let mut desired = Desired::load(networked(folder.path())).unwrap();
     let made = config::network_from_json(&serde_json::json!({"name": "b", "vni": 2, "cidr": "10.0.0.0/16"})).unwrap();
     let changes = [
-        Change::NetworkAdd(made),
+        Change::NetworkAdd(Box::new(made)),
         members("b", &[("10.0.0.5", "192.0.2.2"), ("10.0.0.6", "192.0.2.2")], &[]),
         members("b", &[("10.0.0.5", "192.0.2.3")], &["10.0.0.5", "10.0.0.6"]),
         members("a", &[("10.0.0.2", "192.0.2.3"), ("10.0.0.7", "192.0.2.3")], &["10.0.0.2", "10.0.0.3"]),
@@ -167,7 +195,7 @@ fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
     let guest = json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"});
     let network = |guests: Value| {
         let network = json!({"name": "b", "vni": 2, "cidr": ["10.0.0.0/16"], "endpoint": guests});
-        Change::NetworkAdd(config::network_from_json(&network).unwrap())
+        Change::NetworkAdd(Box::new(config::network_from_json(&network).unwrap()))
     };
     desired.check(&network(json!([])), None).unwrap();
     let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5, and 6 are wanted";

@@ -20,7 +20,7 @@ pub(super) fn mistakes() -> Vec<Mistake> {
         ),
         (
             table("[[network]]", &[r#"name = "n""#, "vni = 7", r#"cdir = "10.0.0.0/8""#, r#"cidr = "10.0.0.0/8""#]),
-            r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `vni`, `cidr`, `gateway`, `tenant`, `mtu`, `transit`, `dns`, `endpoint`, `peer`, `route`, `ecmp`, `route-table`, `security-group` or `acl` (did you mean `cidr`?)"#,
+            r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `vni`, `cidr`, `gateway`, `tenant`, `mtu`, `transit`, `dns`, `endpoint`, `peer`, `route`, `ecmp`, `route-table`, `nat`, `security-group` or `acl` (did you mean `cidr`?)"#,
         ),
         (
             subnet("[]"),
