@@ -275,6 +275,10 @@ impl Daemon {
     fn stop_both(&mut self) -> Result<(), Failure> {
         let data_plane = self.data_plane().map(|(pid, _)| pid);
         self.process.stop()?;
+        // Whatever a test does, the data plane needs no system call that its filter refuses.
+        if let Some(line) = self.log().iter().find(|line| line.contains("refused by the data plane's filter")) {
+            return Err(Failure::new(format!("{line}{}", self.process.tail())));
+        }
         if let Ok(pid) = data_plane {
             wait_until("the data plane to end with the supervisor", Duration::from_secs(20), || {
                 Ok((!self.is_softdpu(pid)).then_some(()))

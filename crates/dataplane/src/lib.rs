@@ -14,6 +14,7 @@ mod devices;
 mod disk;
 mod explain;
 mod functions;
+mod isolation;
 mod loader;
 mod model;
 mod networks;
@@ -48,6 +49,7 @@ use self::broker::Wire;
 use self::device::{Device, Event, Host};
 use self::devices::Devices;
 use self::functions::Functions;
+use self::isolation::Walls;
 use self::networks::Networks;
 use self::placements::Placements;
 use self::steering::Steering;
@@ -82,6 +84,9 @@ pub enum DataPlaneError {
     /// `Start` was not its first frame.
     #[error("the supervisor did not say what to be")]
     NoStart,
+    /// `isolation = "required"`, and not all of it can be had.
+    #[error("isolation is required, and not all of it can be had: {0}")]
+    Isolation(String),
     /// The cores did not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -101,6 +106,7 @@ struct DataPlane {
     devices: Devices,
     steering: Steering,
     traces: Traces,
+    isolation: Walls,
     /// When the data plane before this one ended or let go, [`monotonic_ns`], until the first completion has shown how
     /// long the outage was.
     outage_since: Option<u64>,
@@ -133,6 +139,8 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     if let Err(error) = affinity::highest_session() {
         tracing::debug!(%error, "the data plane has no session of its own to have its CPUs first");
     }
+    // While there is no other thread.
+    let mut walls = Walls::around_process(&site);
     let cpus: Vec<usize> = site.node.dataplane.cores.iter().map(|cpu| *cpu as usize).collect();
     let engine = Engine::start(&EngineConfig {
         cpus,
@@ -143,6 +151,9 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
         flows: site.node.tables.flows as usize,
     })?;
+    // The cores have what they need new calls for; nothing that a guest or a peer wrote has been looked at.
+    walls.around_calls(&site);
+    walls.check()?;
     let functions = Functions::start(&site.functions, &engine);
     let networks = Networks::new(&site.networks, &site.tenants, &site.node, Arc::clone(&wire));
     let networks = networks.map_err(std::io::Error::from)?;
@@ -157,6 +168,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         devices: Devices::new(domain_memory(&site.node.dataplane)),
         steering: Steering::default(),
         traces: Traces::default(),
+        isolation: walls,
         since_ns: death.as_ref().map(|death| death.at_ns),
         outage_since: death.map(|death| death.at_ns),
         ready: false,

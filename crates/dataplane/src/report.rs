@@ -94,6 +94,7 @@ pub(super) fn report(plane: &DataPlane) -> Result<Value, ApiError> {
         meters: policy::meters(&plane.networks),
         connections: policy::connections(&plane.networks),
         steering: plane.steering.status(&plane.placements, &plane.engine),
+        isolation: Some(plane.isolation.status()),
         ..NodeStatus::default()
     };
     serde_json::to_value(status).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))

@@ -216,7 +216,12 @@ impl Engine {
         let tables = Arc::new(tables);
         let mut cores = Vec::with_capacity(config.cpus.len());
         for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
-            let io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
+            let mut io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
+            // Now, as this process may give up making rings. Volumes in files say what is wrong with it, if there are
+            // any.
+            if let Err(error) = io.prepare_files() {
+                tracing::debug!(%error, cpu, "no ring for volumes in files");
+            }
             let counters = Arc::new(CoreCounters::default());
             let scheduler = match config.recordings.get(index) {
                 Some(path) => Recorder::start(&engine.fairness, index, path)

@@ -53,8 +53,8 @@ pub use reader::is_name;
 pub use service::ServiceDirectories;
 pub use site::{
     Backend, Cache, Cipher, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, EncryptedDiscard,
-    Encryption, Fairness, FileBackend, FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node,
-    Reconnect, Site, SocketAccess, VirtioBlk, Volume,
+    Encryption, Fairness, FileBackend, FileMode, IdleSleep, Isolation, Log, LogFormat, LogLevel, Metrics, Mode,
+    NbdBackend, Node, Reconnect, Site, SocketAccess, VirtioBlk, Volume,
 };
 pub use softdpu_nbd::NbdUri;
 pub use steering::{SteerRule, Steering, SteeringChange, SteeringMode};

@@ -97,6 +97,11 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
     let tables = reader.table("tables", "node.tables", network::read::tables).unwrap_or_default();
     let zone = reader.name("zone");
     let steering = reader.table("steering", "node.steering", steering::steering).unwrap_or_default();
+    let isolation = reader.choice(
+        "isolation",
+        &[("on", Isolation::On), ("required", Isolation::Required), ("off", Isolation::Off)],
+        &[],
+    );
     Node {
         dataplane,
         fairness: fairness.unwrap_or_default(),
@@ -111,6 +116,7 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
         tables,
         zone,
         steering,
+        isolation: isolation.unwrap_or_default(),
     }
 }
 

@@ -80,6 +80,9 @@ pub struct Node {
     /// On which cores packets from tunnels are worked on.
     #[serde(default, skip_serializing_if = "is_default")]
     pub steering: Steering,
+    /// What the data plane gives up of what it may ask of the kernel.
+    #[serde(default)]
+    pub isolation: Isolation,
 }
 
 fn is_default(steering: &Steering) -> bool {
@@ -107,6 +110,7 @@ impl Default for Node {
             tables: TableSizes::default(),
             zone: None,
             steering: Steering::default(),
+            isolation: Isolation::default(),
         }
     }
 }
@@ -139,6 +143,19 @@ pub enum Mode {
     /// The cores belong to the data plane alone.
     #[default]
     Performance,
+}
+
+/// What the data plane gives up of what it may ask of the kernel (ZOC §8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// All that the kernel lets it; `status` has what it does not.
+    #[default]
+    On,
+    /// The same, and it does not start where something is missing.
+    Required,
+    /// Nothing: for debugging, and to measure what it costs.
+    Off,
 }
 
 /// How long a core spins without work before it sleeps on its eventfds.

@@ -118,6 +118,14 @@ impl IoContext {
         Ok(Attachment(index as u32))
     }
 
+    /// Makes now what else the first volume in a file would: a process that is about to give up making rings calls it.
+    ///
+    /// # Errors
+    /// What the kernel says; each volume in a file has that error then.
+    pub fn prepare_files(&mut self) -> Result<(), VolumeError> {
+        self.files().map(drop)
+    }
+
     fn files(&mut self) -> Result<&mut FileEngine, VolumeError> {
         if self.files.is_none() {
             let engine = FileEngine::new(self.entries)?;

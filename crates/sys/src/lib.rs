@@ -22,6 +22,7 @@ pub mod peer;
 pub mod port;
 pub mod prefetch;
 pub mod reaper;
+pub mod refused;
 pub mod secret;
 pub mod uring;
 pub mod wake;

@@ -12,6 +12,8 @@ mod steering;
 mod tenant;
 mod volume;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use device::{ClosedFrontEnds, DeviceState, DeviceStatus, Peer, QueueFormat, QueueStatus, RequestCounts};
@@ -75,6 +77,22 @@ pub struct NodeStatus {
     /// On which cores packets from tunnels are worked on, where something was said of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steering: Option<SteeringStatus>,
+    /// What the data plane gave up of what it may ask of the kernel; absent without a data plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationStatus>,
+}
+
+/// The walls around the data plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsolationStatus {
+    /// `on`, `required` or `off`: `node.isolation` of the site file.
+    pub setting: String,
+    /// A filter of system calls is in force on all its threads.
+    pub calls: bool,
+    /// What could not be set up, in words.
+    pub missing: Vec<String>,
+    /// System calls that the filter refused, by name.
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// What a meter found.

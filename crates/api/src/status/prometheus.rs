@@ -99,6 +99,12 @@ fn node(out: &mut Exposition, status: &NodeStatus) {
         "How often the data-plane process was started again.",
         [(vec![], plane.restarts as f64)],
     );
+    let refused = status.isolation.iter().flat_map(|isolation| &isolation.refused);
+    out.metric(
+        "data_plane_refused_calls_total",
+        "System calls that the data plane's filter refused, by name.",
+        refused.map(|(call, count)| (vec![("call", &**call)], *count as f64)),
+    );
     let ready = plane.time_to_ready_us.map(|us| (vec![], us as f64 / 1e6));
     out.metric("data_plane_time_to_ready_seconds", "From the last start until the data plane was ready.", ready);
     let first = plane.first_completion_after_restart_us.map(|us| (vec![], us as f64 / 1e6));

@@ -15,8 +15,8 @@ pub use network::{ecmp_table, lookup_table, nat_table, network_table};
 pub use steering::steering_table;
 
 use softdpu_api::status::{
-    DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, UpgradeStage, UpgradeStatus, VolumeStatus,
-    elapsed,
+    DeviceStatus, IsolationStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, UpgradeStage, UpgradeStatus,
+    VolumeStatus, elapsed,
 };
 use softdpu_plot::Table;
 use softdpu_site::Bytes;
@@ -99,6 +99,7 @@ fn node(status: &NodeStatus) -> String {
         lines.push(format!("  {}", last.join(", ")));
     }
     lines.extend(plane.upgrade.as_ref().map(|upgrade| format!("  {}", one_line(&self::upgrade(upgrade)))));
+    lines.extend(status.isolation.as_ref().and_then(isolation));
     lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
 }
 
@@ -123,6 +124,21 @@ fn upgrade(upgrade: &UpgradeStatus) -> String {
     text +=
         &upgrade.first_completion_us.map(|us| format!(", first completion after {}", millis(us))).unwrap_or_default();
     text + &upgrade.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}
+
+/// What there is to say of the walls around the data plane: nothing where all stand and nothing ran against them.
+fn isolation(status: &IsolationStatus) -> Option<String> {
+    let refused = status.refused.iter().map(|(call, count)| format!("{} {count}", one_line(call)));
+    let refused = refused.collect::<Vec<_>>().join(", ");
+    let mut said: Vec<String> =
+        status.missing.iter().map(|missing| format!("not isolated by {}", one_line(missing))).collect();
+    if status.setting == "off" {
+        said.push("not isolated: isolation is off".to_owned());
+    }
+    if !refused.is_empty() {
+        said.push(format!("refused system calls: {refused}"));
+    }
+    (!said.is_empty()).then(|| format!("  {}", said.join("; ")))
 }
 
 fn cores(status: &NodeStatus) -> String {
