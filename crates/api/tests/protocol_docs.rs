@@ -9,10 +9,10 @@ use softdpu_api::status::{
 };
 use softdpu_api::status::{
     BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
-    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NatStatus, NetworkStatus, NodeStatus,
-    Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus,
-    TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState,
-    VolumeStatus,
+    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, IsolationStatus, MeterStatus, NatStatus,
+    NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus,
+    SteeringShare, SteeringStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath,
+    UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
 };
 use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
@@ -83,6 +83,7 @@ fn whole() -> NodeStatus {
         version: "1".into(),
         uptime_s: 0,
         supervisor_pid: 1,
+        isolation: Some(IsolationStatus::default()),
         data_plane: DataPlaneStatus { upgrade: Some(UpgradeStatus::default()), ..DataPlaneStatus::default() },
         cores: vec![CoreStatus {
             heavy_flows: vec![HeavyFlowStatus { vni: Some(1), ..HeavyFlowStatus::default() }],

@@ -53,6 +53,7 @@ pub fn sample() -> NodeStatus {
             first_completion_after_restart_us: Some(20_000),
             upgrade: None,
         },
+        isolation: Some(IsolationStatus { setting: "on".to_owned(), calls: true, ..IsolationStatus::default() }),
         cores: vec![CoreStatus {
             cpu: 1,
             state: CoreState::Sleeping,
