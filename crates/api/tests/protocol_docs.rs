@@ -9,9 +9,10 @@ use softdpu_api::status::{
 };
 use softdpu_api::status::{
     BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
-    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
-    PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
-    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
+    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, IsolationStatus, MeterStatus, NetworkStatus,
+    NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare,
+    SteeringStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus,
+    UpgradeStatus, VolumeState, VolumeStatus,
 };
 use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
@@ -140,6 +141,12 @@ fn whole() -> NodeStatus {
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],
         connections: Some(ConnectionStatus::default()),
+        isolation: Some(IsolationStatus {
+            setting: "on".to_owned(),
+            calls: true,
+            missing: Vec::new(),
+            refused: BTreeMap::new(),
+        }),
         steering: Some(SteeringStatus {
             cores: vec![SteeringShare::default()],
             rules: vec![SteeringRuleStatus::default()],
