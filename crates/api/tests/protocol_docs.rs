@@ -83,7 +83,6 @@ fn whole() -> NodeStatus {
         version: "1".into(),
         uptime_s: 0,
         supervisor_pid: 1,
-        isolation: Some(IsolationStatus::default()),
         data_plane: DataPlaneStatus { upgrade: Some(UpgradeStatus::default()), ..DataPlaneStatus::default() },
         cores: vec![CoreStatus {
             heavy_flows: vec![HeavyFlowStatus { vni: Some(1), ..HeavyFlowStatus::default() }],
@@ -143,6 +142,12 @@ fn whole() -> NodeStatus {
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],
         connections: Some(ConnectionStatus::default()),
+        isolation: Some(IsolationStatus {
+            setting: "on".to_owned(),
+            calls: true,
+            missing: Vec::new(),
+            refused: BTreeMap::new(),
+        }),
         steering: Some(SteeringStatus {
             cores: vec![SteeringShare::default()],
             rules: vec![SteeringRuleStatus::default()],

@@ -53,7 +53,6 @@ pub fn sample() -> NodeStatus {
             first_completion_after_restart_us: Some(20_000),
             upgrade: None,
         },
-        isolation: Some(IsolationStatus { setting: "on".to_owned(), calls: true, ..IsolationStatus::default() }),
         cores: vec![CoreStatus {
             cpu: 1,
             state: CoreState::Sleeping,
@@ -185,6 +184,12 @@ pub fn sample() -> NodeStatus {
             ..MeterStatus::default()
         }],
         connections: Some(ConnectionStatus { known: 2, capacity: 100, opened: 9, ..ConnectionStatus::default() }),
+        isolation: Some(IsolationStatus {
+            setting: "on".to_owned(),
+            calls: true,
+            missing: Vec::new(),
+            refused: BTreeMap::from([("execve".to_owned(), 3)]),
+        }),
         steering: Some(SteeringStatus {
             mode: "auto".to_owned(),
             cores: vec![SteeringShare { cpu: 1, buckets: 200, handed: 7, taken: 12_000 }],
