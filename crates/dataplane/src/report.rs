@@ -285,6 +285,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Netw
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         protocol_errors: device.protocol_errors,
+        pause_us: device.pause_ns.map(|ns| ns / 1000),
         ..DeviceStatus::default()
     }
 }

@@ -38,6 +38,7 @@ mod supervisor;
 mod task;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 mod vault;
 
 pub use desired::{StateError, check_kept};

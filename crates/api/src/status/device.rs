@@ -40,6 +40,9 @@ pub struct DeviceStatus {
     /// Messages of front ends that were refused or led to the end of their connection.
     #[serde(default)]
     pub protocol_errors: u64,
+    /// How long its queues stood still when this data plane took them up from the one before, in microseconds.
+    #[serde(default)]
+    pub pause_us: Option<u64>,
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,
