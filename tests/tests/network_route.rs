@@ -43,7 +43,7 @@ fn file(lab: &Lab) -> Result<PathBuf, Failure> {
         let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
         for at in 0..CROWD {
             let length = 24 - at % 2;
-            let bits = (20 << 24) + (at / 2 << 9) + if length == 24 { 1 << 8 } else { 0 };
+            let bits = (20 << 24) + ((at / 2) << 9) + if length == 24 { 1 << 8 } else { 0 };
             writeln!(
                 file,
                 "route,acme,{}/{length},{}",

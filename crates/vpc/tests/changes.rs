@@ -10,7 +10,7 @@ use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{NeighborSpec, Prefix, Spec, TableCapacity};
 use softdpu_vpc::tables::{
-    Changes, EntryChange, Expected, Ground, LoadCounts, Loaded, LoadedEntry, Loading, Pair, RouteTo,
+    Changes, EntryChange, Expected, Ground, LoadCounts, Loaded, LoadedEntry, Loading, Pair, RouteTo, RoutesOf,
 };
 use softdpu_vpc::{Mac, Problem, Verdict, Vpc};
 
@@ -245,4 +245,28 @@ fn there_is_room_for_as_many_as_the_tables_have() {
     let empty = Loaded::empty(CAPACITY.routes).expect("memory");
     let (at, problem) = check(&empty, &spec, &hosts).expect_err("too many nodes");
     assert_eq!((at, problem), (5, Problem::Full { table: "hosts", capacity: 5, wanted: 6 }));
+}
+
+#[test]
+fn routes_that_are_added_leave_those_that_were_loaded_in_exact_match_and_are_said_to_be_longest_match() {
+    let spec = site();
+    let routes = ["198.18.0.0/24", "203.0.113.0/24"].map(|prefix| (prefix.parse().expect("a prefix"), 2));
+    let loaded = Arc::new(Model { guests: BTreeMap::new(), routes: routes.into() }.load(&spec));
+    let mut pair = Pair::new(loaded, None);
+    let mut node = vpc(&Site { spec: spec.clone(), loaded: Some(Arc::clone(pair.front())) });
+    let mut told = |edit: Option<EntryChange>| {
+        if let Some(edit) = edit {
+            let changes = check(pair.front(), &spec, &[edit]).expect("a good change");
+            pair.make(changes).expect("room");
+            change(&mut node, &Site { spec: spec.clone(), loaded: Some(Arc::clone(pair.front())) });
+        }
+        let all = node.tables().lookups("red");
+        let loaded = all.into_iter().find(|lookup| lookup.of == RoutesOf::Loaded).expect("loaded routes");
+        loaded.exact.map_err(|why| why.to_string())
+    };
+    assert_eq!(told(None), Ok(()));
+    let nested = "203.0.113.0/25";
+    assert_eq!(told(Some(route(nested, Some(3), Expected::Absent))), Err("routes were added one by one".to_owned()));
+    assert_eq!(told(Some(route(nested, None, Expected::Present))), Ok(()), "it has gone");
+    assert_eq!(told(Some(route("198.18.0.0/24", Some(3), Expected::Either))), Ok(()), "it is in the other's place");
 }
