@@ -75,6 +75,7 @@ fn whole() -> NodeStatus {
         port: Some(PortStatus { counts: PortCounts::default(), ..PortStatus::default() }),
         features: vec!["f".into()],
         protocol_errors: 0,
+        demoted: false,
         closed_front_ends: Some(ClosedFrontEnds::default()),
     };
     NodeStatus {

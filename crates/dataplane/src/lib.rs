@@ -409,6 +409,8 @@ impl DataPlane {
                 let DataPlane { devices, engine, wire, placements, networks, .. } = self;
                 return devices.socket_lost(*port, reason, networks, &mut Host { engine, wire, placements });
             }
+            // The engine has moved it.
+            FromCore::Stalled { .. } => return Ok(()),
             FromCore::FirstCompletion { .. } => {
                 return match self.death.take() {
                     Some(death) => {
