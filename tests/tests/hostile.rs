@@ -200,8 +200,8 @@ fn rounds_while(bystander: &Bystander, action: impl FnOnce() -> Result<(), Failu
     Ok((bystander.progress()? - before) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Holds the bystander to its rounds while an attack goes on: of those that it makes without. `rounds` counts them, with
-/// an attack or not.
+/// Holds the bystander to its rounds while an attack goes on: of those that it makes without. `rounds` counts them,
+/// with an attack or not.
 fn keeps_its_rounds(bystander: &Bystander, rounds: impl FnMut(bool) -> Result<f64, Failure>) -> Result<(), Failure> {
     let (rounds, mut worst) = (RefCell::new(rounds), Vec::new());
     let attacked = || {

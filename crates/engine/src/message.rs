@@ -200,8 +200,8 @@ pub enum FromCore {
         /// What the driver did.
         reason: String,
     },
-    /// A queue made its core wait for longer than there was room for. It is on its way to the slow core, and so is to be
-    /// all of its device.
+    /// A queue made its core wait for longer than there was room for. It is on its way to the slow core, and the rest
+    /// of its device is to follow.
     Stalled {
         /// Which queue.
         key: QueueKey,

@@ -35,7 +35,8 @@ impl Stalls {
     /// The longest rest.
     pub const LONGEST_REST: Nanos = Nanos(1_000_000_000);
 
-    /// Its core has waited for `time`, until `now`. Whether that is more than there was room for; all is then forgotten.
+    /// Its core has waited for `time`, until `now`. Whether that is more than there was room for; all is then
+    /// forgotten.
     pub fn add(&mut self, now: Nanos, time: Nanos) -> bool {
         let forgiven = now.since(self.seen).0 / 1_000 * Stalls::FORGIVEN;
         self.seen = now;

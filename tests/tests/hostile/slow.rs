@@ -67,8 +67,8 @@ impl Watched {
 /// Bytes of memory that are punched at once, behind those that the rings are in.
 const PUNCHED: u64 = 1 << 30;
 
-/// A front end that punches much of its memory at once, and has blocks read into it meanwhile: a fault there waits until
-/// the last page is freed.
+/// A front end that punches much of its memory at once, and has blocks read into it meanwhile: a fault there waits
+/// until the last page is freed.
 pub struct Puncher {
     front: FrontEnd,
 }

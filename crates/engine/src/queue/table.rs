@@ -17,7 +17,8 @@ pub(crate) struct QueueTable {
     unpublished: Unpublished,
     /// Queues that are broken and that the core has not [settled](Self::next_broken) yet, and why.
     broken: VecDeque<(QueueKey, String)>,
-    /// Queues that made the core wait and that it has not [settled](Self::next_stall) yet, and for how long, nanoseconds.
+    /// Queues that made the core wait and that it has not [settled](Self::next_stall) yet, and for how long,
+    /// nanoseconds.
     stalled: Vec<(QueueKey, u64)>,
 }
 
