@@ -243,6 +243,12 @@ impl Daemon {
         .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))
     }
 
+    /// `softdpu upgrade` to the program that runs; its answer.
+    pub fn upgrade(&self) -> Result<Value, Failure> {
+        let answer = self.command(&["upgrade", "--json"])?;
+        serde_json::from_str(&answer).context("the answer of `softdpu upgrade --json`")
+    }
+
     /// From the last end of a data plane until the next one completed a request, as `status` tells it.
     pub fn first_completion_after_restart(&self) -> Result<Duration, Failure> {
         let status = self.status()?;

@@ -165,7 +165,7 @@ fn frames_between_two_guests_on_two_cores_are_copied_once() {
 
 #[test]
 fn a_tcp_connection_survives_kills_of_a_data_plane_with_two_cores() {
-    Lab::run("net-kill-cores", |lab| survive(lab, true, TWO));
+    Lab::run("net-kill-cores", |lab| survive(lab, Event::Kill, true, TWO));
 }
 
 #[test]
@@ -236,9 +236,17 @@ fn another_tenants_guest_with_the_same_address_reaches_only_itself() {
     });
 }
 
-/// Kills the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in its place.
-fn survive(lab: &Lab, packed: bool, cores: &[u32]) -> Result<(), Failure> {
-    const KILLS: u64 = 5;
+/// What happens to a data plane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Kill,
+    Upgrade,
+}
+
+/// Kills or upgrades the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in
+/// its place.
+fn survive(lab: &Lab, event: Event, packed: bool, cores: &[u32]) -> Result<(), Failure> {
+    const EVENTS: u64 = 5;
     const REPEATS: u32 = 4;
     let mut daemon = Daemon::start(lab.path(), &site(packed, 1, cores))?;
     let mut first = boot(lab, &daemon, "acme-vm1", 1)?;
@@ -249,22 +257,39 @@ fn survive(lab: &Lab, packed: bool, cores: &[u32]) -> Result<(), Failure> {
     let fetch = format!("fetch 10.0.0.2 cgi-bin/stream?{REPEATS}");
     // From the server itself, where it passes no interface.
     let sum = field(&mut first, &fetch, "sum")?;
-    let kills = second.fetch_through((&fetch, &sum), KILLS, Duration::from_millis(500), DEADLINE, |during| {
-        let time = daemon.kill_data_plane()?;
-        eprintln!("a kill after {during} in transfers: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+    let events = second.fetch_through((&fetch, &sum), EVENTS, Duration::from_millis(500), DEADLINE, |during| {
+        match event {
+            Event::Kill => {
+                let time = daemon.kill_data_plane()?;
+                eprintln!(
+                    "a kill after {during} in transfers: data plane back after {:.0} ms",
+                    time.as_secs_f64() * 1e3
+                );
+            }
+            Event::Upgrade => {
+                let switched = daemon.upgrade()?["switched_us"].as_f64().unwrap_or(0.0) / 1e3;
+                eprintln!("an upgrade after {during} in transfers: switched in {switched:.1} ms");
+            }
+        }
         Ok(())
     })?;
-    assert_eq!(daemon.data_plane()?.1, kills, "status counts other restarts than there were kills");
+    let restarts = if event == Event::Kill { events } else { 0 };
+    assert_eq!(daemon.data_plane()?.1, restarts, "status counts other restarts than there were kills");
     finish(vec![first, second])?;
     daemon.stop()
 }
 
 #[test]
 fn a_tcp_connection_survives_kills_of_the_data_plane_over_split_queues() {
-    Lab::run("net-kill-split", |lab| survive(lab, false, ONE));
+    Lab::run("net-kill-split", |lab| survive(lab, Event::Kill, false, ONE));
+}
+
+#[test]
+fn a_tcp_connection_survives_upgrades_of_the_data_plane() {
+    Lab::run("net-upgrade", |lab| survive(lab, Event::Upgrade, false, ONE));
 }
 
 #[test]
 fn a_tcp_connection_survives_kills_of_the_data_plane_over_packed_queues() {
-    Lab::run("net-kill-packed", |lab| survive(lab, true, ONE));
+    Lab::run("net-kill-packed", |lab| survive(lab, Event::Kill, true, ONE));
 }

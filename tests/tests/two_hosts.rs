@@ -95,16 +95,22 @@ fn tenants(lab: &Lab, (a, b): (&Host, &Host), (first, second): (&mut Guest, &mut
     server.stop().map(|_| ())
 }
 
-/// The data planes of both hosts are killed in turn in the middle of transfers from the first guest, each one TCP
-/// connection.
+/// The data planes of both hosts are killed and upgraded in turn in the middle of transfers from the first guest, each
+/// one TCP connection.
 fn survive(daemons: [&mut Daemon; 2], second: &mut Guest) -> Result<(), Failure> {
     const KILLS: u64 = 4;
     let fetch = "fetch 10.0.0.2 cgi-bin/stream?4";
     let sum: String = second.ask(fetch, DEADLINE)?.get("sum")?;
     // The sender's, the receiver's: in turn.
     second.fetch_through((fetch, &sum), KILLS, Duration::from_millis(300), DEADLINE, |during| {
-        let time = daemons[during as usize % 2].kill_data_plane()?;
-        eprintln!("a kill after {during} in transfers: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+        let daemon = &mut *daemons[during as usize % 2];
+        if (during / 2).is_multiple_of(2) {
+            let time = daemon.kill_data_plane()?;
+            eprintln!("a kill after {during} in transfers: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+        } else {
+            let switched = daemon.upgrade()?["switched_us"].as_f64().unwrap_or(0.0) / 1e3;
+            eprintln!("an upgrade after {during} in transfers: switched in {switched:.1} ms");
+        }
         Ok(())
     })?;
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use softdpu_site::{NetworkPart, alternatives, nearest};
 
@@ -40,9 +41,49 @@ methods! {
             /// The device.
             port: String,
         },
+        /// Have a data plane of another program take over from the one that runs. Result:
+        /// [`UpgradeResult`](crate::UpgradeResult), when every connected device has been taken over. Until the devices
+        /// are switched, a failure leaves the one that runs as it is.
+        "upgrade" => Upgrade(Upgrade),
         /// Stop the daemon. Result: `{}`, before it stops.
         "shutdown" => Shutdown,
     }
+}
+
+/// Which program takes over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// The `softdpu` program, by a path that does not depend on a current folder.
+    pub program: PathBuf,
+    /// Switch although some volumes could not be opened.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Parameters for Upgrade {
+    fn read(unread: &Unread<'_>) -> Result<Upgrade, ApiError> {
+        let upgrade: Upgrade = unread.typed()?;
+        if upgrade.program.is_absolute() {
+            return Ok(upgrade);
+        }
+        Err(unread.invalid(format!("\"program\" is {}, which is not an absolute path", upgrade.program.display())))
+    }
+}
+
+/// What came of an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeResult {
+    /// The release before.
+    pub from: String,
+    /// The release that runs now.
+    pub to: String,
+    /// From the start of the new process until it was ready to take over, in microseconds: devices were served.
+    pub prepared_us: u64,
+    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds.
+    pub switched_us: u64,
+    /// Requests that back ends had not finished in time, which the new process executes again.
+    pub abandoned: u64,
 }
 
 impl Parameters for PacketTrace {

@@ -11,7 +11,7 @@ use softdpu_api::status::{
     BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
     PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
-    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
+    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
 };
 use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
@@ -76,13 +76,14 @@ fn whole() -> NodeStatus {
         features: vec!["f".into()],
         protocol_errors: 0,
         demoted: false,
+        pause_us: Some(1),
         closed_front_ends: Some(ClosedFrontEnds::default()),
     };
     NodeStatus {
         version: "1".into(),
         uptime_s: 0,
         supervisor_pid: 1,
-        data_plane: DataPlaneStatus::default(),
+        data_plane: DataPlaneStatus { upgrade: Some(UpgradeStatus::default()), ..DataPlaneStatus::default() },
         cores: vec![CoreStatus {
             heavy_flows: vec![HeavyFlowStatus { vni: Some(1), ..HeavyFlowStatus::default() }],
             ..CoreStatus::default()

@@ -21,6 +21,7 @@ pub mod gateway;
 pub mod idle;
 pub mod interrupt;
 pub mod net;
+pub mod outage;
 pub mod plot;
 pub mod process;
 pub mod report;

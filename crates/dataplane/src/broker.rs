@@ -49,6 +49,11 @@ impl Wire {
         lock(&self.vault).extend(keys.into_iter().zip(fds.into_iter().map(Arc::new)));
     }
 
+    /// What is no longer kept.
+    pub(super) fn forget_kept(&self, keys: &[String]) {
+        lock(&self.vault).retain(|key, _| !keys.contains(key));
+    }
+
     /// Sends; blocks while the supervisor takes nothing, which it never does for long.
     pub(super) fn send(&self, message: &Up, fds: Vec<SharedFd>) -> Result<(), LinkError> {
         let mut link = lock(&self.link);

@@ -29,6 +29,7 @@ mod tap;
 mod tenants;
 mod trace;
 mod underlay;
+mod upgrade;
 mod volumes;
 
 use std::os::fd::OwnedFd;
@@ -52,9 +53,10 @@ use self::placements::Placements;
 use self::steering::Steering;
 use self::tenants::Tenants;
 use self::trace::Traces;
+use self::upgrade::Role;
 use self::volumes::{News, Volumes};
 use softdpu_api::{ApiError, ErrorCode};
-use softdpu_link::{BEAT, Death, Down, LOADED, LinkError, Up, monotonic_ns};
+use softdpu_link::{BEAT, Down, LOADED, LinkError, Up, monotonic_ns};
 use softdpu_site::{self as config, IdleSleep, Site};
 use softdpu_sys::ReapedFd;
 
@@ -99,10 +101,14 @@ struct DataPlane {
     devices: Devices,
     steering: Steering,
     traces: Traces,
-    /// What the data plane before this one died of, until the first completion has shown how long the outage was.
-    death: Option<Death>,
-    /// [`Up::Ready`] was sent.
+    /// When the data plane before this one ended or let go, [`monotonic_ns`], until the first completion has shown how
+    /// long the outage was.
+    outage_since: Option<u64>,
+    /// The same for good.
+    since_ns: Option<u64>,
+    /// [`Up::Ready`] was sent, or [`Up::Prepared`].
     ready: bool,
+    role: Role,
     stopping: bool,
 }
 
@@ -116,8 +122,9 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     softdpu_sys::files::ignore_size_signal();
     abort_on_panic();
     let wire = Wire::new(socket)?;
+    wire.send(&upgrade::hello(), Vec::new())?;
     let start = wire.wait(START_PATIENCE)?;
-    let Some((Down::Start { site, incarnation, kept, placements, death, loaded }, fds)) = start else {
+    let Some((Down::Start { site, incarnation, kept, placements, death, loaded, standby }, fds)) = start else {
         return Err(DataPlaneError::NoStart);
     };
     logging(&site.node.log);
@@ -129,10 +136,8 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     let cpus: Vec<usize> = site.node.dataplane.cores.iter().map(|cpu| *cpu as usize).collect();
     let engine = Engine::start(&EngineConfig {
         cpus,
-        idle_sleep: match site.node.dataplane.idle_sleep {
-            IdleSleep::Never => None,
-            IdleSleep::After(span) => Some(span.0),
-        },
+        // The CPUs are another data plane's while this one is on standby.
+        idle_sleep: if standby { Some(Duration::ZERO) } else { idle_sleep(&site) },
         io_depth: IO_DEPTH,
         fairness: site.node.fairness.policy(),
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
@@ -152,17 +157,32 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         devices: Devices::new(domain_memory(&site.node.dataplane)),
         steering: Steering::default(),
         traces: Traces::default(),
-        death,
+        since_ns: death.as_ref().map(|death| death.at_ns),
+        outage_since: death.map(|death| death.at_ns),
         ready: false,
+        role: Role::Serving,
         stopping: false,
     };
-    plane.set_up(&site, loaded)?;
+    plane.prepare(&site, loaded);
+    if standby {
+        plane.role = Role::Standby(site);
+    } else {
+        plane.set_up(&site, Instant::now())?;
+    }
     plane.serve()?;
     let DataPlane { engine, mut functions, .. } = plane;
     // Cores report what they have left when they end.
     drop(engine);
     functions.finish();
     Ok(())
+}
+
+/// How long cores spin without work before they sleep.
+fn idle_sleep(site: &Site) -> Option<Duration> {
+    match site.node.dataplane.idle_sleep {
+        IdleSleep::Never => None,
+        IdleSleep::After(span) => Some(span.0),
+    }
 }
 
 /// The files in which so many cores are recorded. Each has its own, and a data plane that follows another does not
@@ -196,7 +216,8 @@ fn domain_memory(settings: &config::Dataplane) -> u64 {
 }
 
 impl DataPlane {
-    fn set_up(&mut self, site: &Site, loaded: Vec<String>) -> Result<(), LinkError> {
+    /// Begins what takes time and disturbs no other data plane: tenants, volumes, loaded entries.
+    fn prepare(&mut self, site: &Site, loaded: Vec<String>) {
         for tenant in &site.tenants {
             match self.tenants.set(tenant, &mut self.engine) {
                 Some(id) => self.networks.know_tenant(&tenant.name, id),
@@ -211,6 +232,10 @@ impl DataPlane {
         if let Some(file) = self.wire.kept_fd(LOADED) {
             self.networks.load_kept(&file, loaded);
         }
+    }
+
+    /// Opens interfaces and makes devices: from now on this is the data plane.
+    fn set_up(&mut self, site: &Site, now: Instant) -> Result<(), LinkError> {
         if let Some(underlay) = &site.node.underlay
             && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
         {
@@ -223,15 +248,15 @@ impl DataPlane {
         for device in &site.devices {
             self.add_device(device)?;
         }
-        let DataPlane { networks, functions, engine, devices, wire, placements, .. } = self;
+        let DataPlane { networks, functions, engine, devices, wire, placements, since_ns, .. } = self;
         for (name, error) in networks.publish_all(functions, engine) {
-            devices.cannot_be_served(&name, error, &mut Host { engine, wire, placements })?;
+            devices.cannot_be_served(&name, error, &mut Host { engine, wire, placements, since_ns: *since_ns })?;
         }
         Ok(())
     }
 
     fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
-        let DataPlane { tenants, volumes, networks, functions, engine, wire, placements, devices, .. } = self;
+        let DataPlane { tenants, volumes, networks, functions, engine, wire, placements, devices, since_ns, .. } = self;
         let Some(tenant) = tenants.of(device, engine) else {
             tracing::error!(
                 device = device.name,
@@ -240,7 +265,12 @@ impl DataPlane {
             );
             return Ok(());
         };
-        devices.add(device, tenant, (volumes, networks, functions), &mut Host { engine, wire, placements })
+        devices.add(
+            device,
+            tenant,
+            (volumes, networks, functions),
+            &mut Host { engine, wire, placements, since_ns: *since_ns },
+        )
     }
 
     /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from
@@ -263,12 +293,15 @@ impl DataPlane {
 
     fn serve(&mut self) -> Result<(), DataPlaneError> {
         let wire = Arc::clone(&self.wire);
-        let settled = Instant::now() + SETTLING;
+        let settled = Instant::now() + if matches!(self.role, Role::Serving) { SETTLING } else { upgrade::SETTLING };
         // Not at once: a core that was just started may not have gone round yet.
         let mut beat = Instant::now() + BEAT;
         loop {
             self.turn_volumes()?;
-            self.networks.turn(&self.engine, Instant::now());
+            let serves = matches!(self.role, Role::Serving);
+            if serves {
+                self.networks.turn(&self.engine, Instant::now());
+            }
             self.turn_loads()?;
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
@@ -284,11 +317,15 @@ impl DataPlane {
             while let Some(event) = self.engine.event() {
                 self.core_event(&event)?;
             }
+            self.let_go_if_quiet()?;
             let now = Instant::now();
-            let fences = self.with_host(|devices, host| devices.start_waiting(now, host));
+            let serves = matches!(self.role, Role::Serving);
+            let fences = if serves { self.with_host(|devices, host| devices.start_waiting(now, host)) } else { None };
             if now >= beat {
                 beat = now + BEAT;
-                self.balance();
+                if serves {
+                    self.balance();
+                }
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
                 if self.engine.cores_advance() {
                     self.wire.send(&Up::Alive, Vec::new())?;
@@ -299,14 +336,19 @@ impl DataPlane {
             let is_settled = self.volumes.are_settled() && !self.networks.is_loading();
             if !self.ready && (is_settled || now >= settled) {
                 self.ready = true;
-                self.wire.send(&Up::Ready, Vec::new())?;
+                let ready = if serves { Up::Ready } else { self.prepared() };
+                self.wire.send(&ready, Vec::new())?;
             }
             if taken == MESSAGES_A_ROUND || !self.engine.prepare_wait() {
                 continue;
             }
             let settled = (!self.ready).then_some(settled);
-            let taps = self.devices.open_taps(now, &self.networks, &self.wire, &mut self.engine);
-            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline(), taps];
+            let (mut taps, mut networks) = (None, None);
+            if serves {
+                taps = self.devices.open_taps(now, &self.networks, &self.wire, &mut self.engine);
+                networks = self.networks.next_deadline();
+            }
+            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), networks, taps];
             let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
@@ -340,8 +382,8 @@ impl DataPlane {
 
     /// The devices, with what they need of their surroundings.
     fn with_host<T>(&mut self, act: impl FnOnce(&mut Devices, &mut Host<'_>) -> T) -> T {
-        let DataPlane { devices, engine, wire, placements, .. } = self;
-        act(devices, &mut Host { engine, wire, placements })
+        let DataPlane { devices, engine, wire, placements, since_ns, .. } = self;
+        act(devices, &mut Host { engine, wire, placements, since_ns: *since_ns })
     }
 
     /// Tells devices and callers what became of volumes.
@@ -395,6 +437,11 @@ impl DataPlane {
                 self.wire.opened(call, result, fds);
                 Ok(())
             }
+            Down::TakeOver { since_ns, kept, forgotten } => Ok(self.take_over(since_ns, (kept, fds), &forgotten)?),
+            Down::Quiesce { patience_ms } => {
+                self.quiesce(Duration::from_millis(patience_ms));
+                Ok(())
+            }
             Down::Start { .. } => {
                 tracing::error!("a second start is ignored");
                 Ok(())
@@ -403,18 +450,24 @@ impl DataPlane {
     }
 
     fn core_event(&mut self, event: &FromCore) -> Result<(), LinkError> {
+        self.stopped_for_good(event);
         let key = match event {
             FromCore::Stopped { key, .. } | FromCore::Updated { key, .. } | FromCore::Broken { key, .. } => *key,
             FromCore::SocketLost { port, reason } => {
-                let DataPlane { devices, engine, wire, placements, networks, .. } = self;
-                return devices.socket_lost(*port, reason, networks, &mut Host { engine, wire, placements });
+                let DataPlane { devices, engine, wire, placements, networks, since_ns, .. } = self;
+                return devices.socket_lost(
+                    *port,
+                    reason,
+                    networks,
+                    &mut Host { engine, wire, placements, since_ns: *since_ns },
+                );
             }
             // The engine has moved it.
             FromCore::Stalled { .. } => return Ok(()),
             FromCore::FirstCompletion { .. } => {
-                return match self.death.take() {
-                    Some(death) => {
-                        let ns = monotonic_ns().saturating_sub(death.at_ns);
+                return match self.outage_since.take() {
+                    Some(since_ns) => {
+                        let ns = monotonic_ns().saturating_sub(since_ns);
                         self.wire.send(&Up::FirstCompletion { ns }, Vec::new())
                     }
                     None => Ok(()),

@@ -28,6 +28,7 @@ use softdpu_site::{self as config, MeterSettings};
 
 pub(super) use loads::KEPT;
 pub(super) use ports::Attached;
+use publish::SWITCH;
 
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
@@ -338,6 +339,22 @@ impl Networks {
     fn other_ways(&mut self, engine: &Engine) {
         if let Err(error) = self.publish(engine) {
             tracing::error!(error, "networks with other ways to hosts");
+        }
+    }
+
+    /// Closes interfaces and sockets, which another data plane opens, and waits until no core has one.
+    pub(super) fn let_go(&mut self, wire: &Arc<Wire>, engine: &Engine, now: Instant) {
+        self.bfd = BfdSessions::new(Arc::clone(wire));
+        if let Some(underlay) = &mut self.underlay {
+            underlay.let_go(engine, now);
+        }
+        for port in self.ports.values() {
+            engine.set_sockets(port.id, Vec::new());
+        }
+        if let Some(tables) = &self.tables
+            && !engine.set_tables(tables).wait(SWITCH)
+        {
+            tracing::error!("a core has not closed its sockets within a second");
         }
     }
 

@@ -288,6 +288,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Netw
             .collect(),
         protocol_errors: device.protocol_errors,
         demoted: engine.is_demoted(&device.name),
+        pause_us: device.pause_ns.map(|ns| ns / 1000),
         ..DeviceStatus::default()
     }
 }

@@ -87,6 +87,16 @@ pub(super) enum Readiness<'a> {
     Open(&'a Arc<Volume>),
 }
 
+impl<'a> Readiness<'a> {
+    /// The volume, if it is open.
+    pub(super) fn open(self) -> Option<&'a Arc<Volume>> {
+        match self {
+            Readiness::Open(volume) => Some(volume),
+            Readiness::Opening | Readiness::Failing(_) => None,
+        }
+    }
+}
+
 /// What has changed.
 pub(super) enum News {
     Opened {

@@ -94,7 +94,15 @@ fn start(folder: &Path) -> Supervisor {
     let (link, socket) = Link::pair().unwrap();
     std::thread::spawn(move || dataplane::run(socket, |_| ()));
     let mut supervisor = Supervisor { link, opens: Vec::new() };
-    let message = Down::Start { site, incarnation: 1, kept: vec![], placements: vec![], death: None, loaded: vec![] };
+    let message = Down::Start {
+        site,
+        incarnation: 1,
+        kept: vec![],
+        placements: vec![],
+        death: None,
+        loaded: vec![],
+        standby: false,
+    };
     supervisor.says(&message, vec![]);
     assert_eq!(supervisor.hears(PATIENCE).as_deref(), Some("ready"));
     supervisor

@@ -610,6 +610,14 @@ impl Engine {
         advance
     }
 
+    /// Sets how long cores spin without work before they sleep; none: they never sleep.
+    pub fn set_idle_sleep(&self, idle_sleep: Option<Duration>) {
+        let idle_after_ns = idle_sleep.map(|idle| idle.as_nanos() as u64);
+        for core in self.data_plane() {
+            core.mailbox.send(ToCore::IdleSleep(idle_after_ns));
+        }
+    }
+
     /// CPU and counters of each of the data plane's cores.
     pub fn cores(&self) -> impl Iterator<Item = (usize, &Arc<CoreCounters>)> {
         self.cores.iter().filter_map(|core| match core.role {

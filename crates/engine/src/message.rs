@@ -117,6 +117,8 @@ pub(crate) enum ToCore {
     Announce(PortId),
     /// What would become of a frame.
     Explain(ExplainRequest),
+    /// How long to spin without work before sleeping, nanoseconds; none: never sleep.
+    IdleSleep(Option<u64>),
     Shutdown,
 }
 
@@ -150,6 +152,7 @@ impl ToCore {
             | ToCore::Steering(_)
             | ToCore::Steered { .. }
             | ToCore::MarkPassed { .. }
+            | ToCore::IdleSleep(_)
             | ToCore::Shutdown => None,
         }
     }

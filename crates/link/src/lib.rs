@@ -25,7 +25,18 @@
 //! - [`Up::Handled`] answers every [`Down::Message`] exactly once, also when the message is refused.
 //! - A session and the fd table it speaks of change together, in one `Handled`.
 //! - Nothing that a message asked for may be visible to the guest in a way that applying it a second time would break.
-//! - [`Up::Alive`] comes every [`BEAT`]; [`Up::Ready`] once, when the site is up.
+//! - [`Up::Hello`] is its first message. [`Up::Alive`] comes every [`BEAT`]; [`Up::Ready`] once, when the site is up.
+//!
+//! An upgrade starts a second data plane on standby beside the one that serves:
+//!
+//! ```text
+//!  supervisor   ── Start{standby} ──▶ new: opens, loads ── Prepared ──▶
+//!               ── Quiesce ──▶ old: stops queues, lets go of fences ── Quiesced ──▶
+//!               ── TakeOver, Attach … ──▶ new: serves                 ── Shutdown ──▶ old
+//! ```
+//!
+//! The rest of what a data plane has to keep to:
+//!
 //! - When the link is closed (`LinkError::Closed`) the supervisor is gone: exit.
 
 #![forbid(unsafe_code)]
@@ -125,6 +136,27 @@ pub enum Down {
         /// Networks that have loaded entries.
         #[serde(default)]
         loaded: Vec<String>,
+        /// Another data plane serves: open and load what takes time, disturb nothing that it uses, say
+        /// [`Up::Prepared`], and wait for [`TakeOver`](Down::TakeOver).
+        #[serde(default)]
+        standby: bool,
+    },
+    /// To a data plane on standby: serve, in the place of the one that did. [`Attach`](Down::Attach) follows for each
+    /// connection. One descriptor is attached for each of `kept`, in that order.
+    TakeOver {
+        /// When the other was told to [quiesce](Down::Quiesce), [`monotonic_ns`].
+        since_ns: u64,
+        /// Keys of the vault that are new, or have another descriptor than `Start` brought.
+        kept: Vec<String>,
+        /// Keys that are no longer in the vault.
+        forgotten: Vec<String>,
+    },
+    /// Another data plane takes over: stop every queue, give requests in flight `patience_ms` to finish, let go of
+    /// interfaces and fences, then say [`Up::Quiesced`]. No message of a front end follows. A request that is not
+    /// finished stays recorded as in flight, as after a kill.
+    Quiesce {
+        /// Milliseconds.
+        patience_ms: u64,
     },
     /// A front end has connected to a device, or was connected when the last data plane died; wants [`Up::Attached`] or
     /// [`Up::Close`]. One descriptor is attached for each of `fds`, in that order.
@@ -239,10 +271,56 @@ pub struct Open {
     pub key: bool,
 }
 
+/// The format of this link's frames. It changes when one side's frames would be misread by the other of a release
+/// before; members that may be left out do not change it.
+pub const LINK_FORMAT: u32 = 1;
+
+/// What a data plane can go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formats {
+    /// [`LINK_FORMAT`].
+    pub link: u32,
+    /// The oldest format of sessions that it reads.
+    pub oldest_session: u32,
+    /// The newest, which is the one it writes.
+    pub session: u32,
+}
+
+impl Formats {
+    /// Why a data plane with formats `self` cannot follow one with those of `other`.
+    pub fn refusal(&self, other: &Formats) -> Option<String> {
+        if self.link != other.link {
+            return Some(format!("it speaks link format {}, the supervisor {}", self.link, other.link));
+        }
+        let reads = self.oldest_session..=self.session;
+        (!reads.contains(&other.session)).then(|| {
+            let (oldest, newest) = reads.into_inner();
+            format!("it reads sessions of formats {oldest} to {newest}, and those that run have {}", other.session)
+        })
+    }
+}
+
 /// From the data plane to the supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Up {
+    /// The first message: which program it is.
+    Hello {
+        /// Its release, as `softdpu --version` prints it.
+        version: String,
+        /// What it understands.
+        formats: Formats,
+    },
+    /// On standby: everything is ready for [`Down::TakeOver`].
+    Prepared {
+        /// What cannot be served as it is now, such as volumes that could not be opened, for people.
+        problems: Vec<String>,
+    },
+    /// The answer to [`Down::Quiesce`]: no queue runs, no fence is held of a volume without unfinished writes.
+    Quiesced {
+        /// Requests that were not finished in time.
+        abandoned: u64,
+    },
     /// The site is up: devices can be attached, and volumes are open but for those that fail or take long. No
     /// connection is given to it before.
     Ready,
@@ -325,11 +403,11 @@ pub trait Attached {
 impl Attached for Down {
     fn attached(&self) -> usize {
         match self {
-            Down::Start { kept, .. } => kept.len(),
+            Down::Start { kept, .. } | Down::TakeOver { kept, .. } => kept.len(),
             Down::Attach { fds, .. } | Down::Message { fds, .. } => fds.len(),
             Down::Opened { result, .. } => usize::from(result.is_ok()),
             Down::Call { call, .. } => call.attached(),
-            Down::Closed { .. } | Down::Shutdown => 0,
+            Down::Closed { .. } | Down::Quiesce { .. } | Down::Shutdown => 0,
         }
     }
 }
@@ -350,7 +428,10 @@ impl Attached for Up {
         match self {
             Up::Handled { reply_fds, kept, .. } => (*reply_fds as usize).saturating_add(kept.len()),
             Up::Keep { .. } => 1,
-            Up::Ready
+            Up::Hello { .. }
+            | Up::Prepared { .. }
+            | Up::Quiesced { .. }
+            | Up::Ready
             | Up::Alive
             | Up::Attached { .. }
             | Up::Held { .. }

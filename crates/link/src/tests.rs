@@ -64,6 +64,7 @@ fn a_start_with_more_descriptors_than_one_call_carries_arrives_whole() {
         placements: vec![],
         death: None,
         loaded: vec![],
+        standby: false,
     };
     supervisor.send(&start, vec![fd; 600]).unwrap();
     let (received, fds) = data_plane.wait(SOON).unwrap().unwrap();
@@ -183,4 +184,18 @@ fn received_descriptors_do_not_leak_into_children() {
 fn waiting_ends_at_its_deadline() {
     let (mut supervisor, _data_plane) = ends();
     assert!(supervisor.wait(Some(Duration::from_millis(20))).unwrap().is_none());
+}
+
+#[test]
+fn a_data_plane_follows_one_whose_formats_it_reads() {
+    let formats = Formats { link: LINK_FORMAT, oldest_session: 2, session: 3 };
+    let refusal = |session| formats.refusal(&Formats { session, oldest_session: 1, ..formats });
+    assert_eq!(refusal(2), None);
+    assert_eq!(refusal(3), None);
+    for session in [1, 4] {
+        let reason = refusal(session).unwrap();
+        assert_eq!(reason, format!("it reads sessions of formats 2 to 3, and those that run have {session}"));
+    }
+    let reason = formats.refusal(&Formats { link: LINK_FORMAT + 1, ..formats }).unwrap();
+    assert!(reason.contains("link format"), "{reason}");
 }

@@ -20,7 +20,7 @@ pub struct Arguments {
 }
 
 /// How to reach a running daemon.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Connection {
     /// The daemon's management socket [env: SOFTDPU_SOCKET] [default: /run/softdpu/api.sock, else
     /// ./run/softdpu/api.sock]
@@ -88,6 +88,8 @@ pub enum Command {
     /// Simulate: a paper's figure, a recorded core, a sweep with injected faults
     #[command(subcommand)]
     Twin(crate::twin::TwinCommand),
+    /// Have another program's data plane take over the devices of a running daemon, guests attached
+    Upgrade(UpgradeOptions),
     /// Stop a running daemon
     Shutdown,
     /// Print completions for a shell
@@ -531,4 +533,18 @@ mod tests {
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
+}
+
+/// Which program takes over.
+#[derive(Debug, clap::Args)]
+pub struct UpgradeOptions {
+    /// The softdpu program; without it, the one that this command is
+    #[arg(long, value_name = "PATH")]
+    pub binary: Option<PathBuf>,
+    /// Switch although some volumes could not be opened
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use softdpu_bench::comparison::{self, Plan, VolumeKind};
+use softdpu_bench::outage::Event;
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
-use softdpu_bench::{SetupError, idle, interrupt, plot};
+use softdpu_bench::{SetupError, idle, interrupt, outage, plot};
 use softdpu_frontend::load::{Pattern, Waiting};
 use softdpu_frontend::{Format, Frames, Transfer};
 
@@ -40,6 +41,10 @@ pub enum BenchCommand {
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
+    /// The gap that clients of disks see when the data plane is upgraded
+    Upgrade(Outage),
+    /// The gap that clients of disks see when the data plane is killed
+    Recover(Outage),
 }
 
 /// Which frames, as `net` and `tenants` name them.
@@ -121,6 +126,25 @@ pub struct Idle {
     /// CPU of the data plane
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
+    #[command(flatten)]
+    output: Form,
+}
+
+/// `softdpu bench upgrade` and `softdpu bench recover`
+#[derive(Debug, Args)]
+pub struct Outage {
+    /// Disks, each with a client that has one request in flight, one case each
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
+    devices: Vec<usize>,
+    /// How often it happens in each case
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+    /// CPU of the data plane
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// CPU of the clients
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    client_cpu: usize,
     #[command(flatten)]
     output: Form,
 }
@@ -248,6 +272,8 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Accel(options) => accel::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
+        BenchCommand::Upgrade(options) => measure_outage(options, Event::Upgrade),
+        BenchCommand::Recover(options) => measure_outage(options, Event::Kill),
     }
 }
 
@@ -352,6 +378,14 @@ fn measure_idle(options: &Idle) -> Result<(), String> {
     )
     .map_err(|error| error.to_string())?;
     options.output.show(|to| figures.write_json(to), || format!("{figures}\n"))
+}
+
+fn measure_outage(options: &Outage, event: Event) -> Result<(), String> {
+    let Outage { devices, rounds, server_cpu, client_cpu, output } = options;
+    let (devices, rounds) = (devices.clone(), *rounds);
+    let plan = outage::Plan { event, rounds, devices, server_cpu: *server_cpu, client_cpu: *client_cpu };
+    let gaps = outage::measure(&this_program()?, &plan).map_err(|error| error.to_string())?;
+    output.show(|to| gaps.write_json(to), || gaps.to_string())
 }
 
 /// The subject called `name`; none where it is a program that is not installed.

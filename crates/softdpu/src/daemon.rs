@@ -40,6 +40,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return print(&if json { json_line(&status) } else { status::table(&status) });
         }
         Command::Top => return top(connection),
+        Command::Upgrade(options) => return crate::upgrade::execute(connection, &options),
         Command::Volume(VolumeCommand::List { json }) => {
             let volumes: Vec<VolumeStatus> = connect(connection)?.call(Query::VolumeList).map_err(text)?;
             return print(&if json { json_line(&volumes) } else { status::volume_table(&volumes) });

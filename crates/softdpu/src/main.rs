@@ -16,6 +16,7 @@ mod run;
 mod status;
 mod trace;
 mod twin;
+mod upgrade;
 
 use std::process::ExitCode;
 

@@ -238,6 +238,26 @@ impl Volume {
         activation
     }
 
+    /// Gives the fence up, for another process to take: for a volume of which no queue runs and no request is in
+    /// flight. [`activate`](Self::activate) takes it again. Whether it is given up: not while a write of this process
+    /// that was abandoned may still land.
+    ///
+    /// # Errors
+    /// When the fence cannot be given up; it ends with this process then.
+    pub fn release(&self) -> Result<bool, VolumeError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_active() {
+            return Ok(true);
+        }
+        self.active.store(false, Ordering::Release);
+        self.enter(VolumeState::Opened, "");
+        match &self.backing {
+            // The next process shuts the connections of this one down, and waits for the server to close them.
+            Backing::Null | Backing::Memory(_) | Backing::Nbd(_) => Ok(true),
+            Backing::File(file) => file.release(&self.spec.name),
+        }
+    }
+
     /// Whether it takes requests.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)

@@ -109,6 +109,11 @@ impl Changes {
         self.waiting.push_back((task, ticket));
     }
 
+    /// Whether a change is being made.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_progress.is_some()
+    }
+
     /// Begins the next change, unless one is being made. Nothing where it has to wait for a file.
     pub(super) fn next(&mut self, plane: &Plane, front_ends: &mut FrontEnds) -> Option<Step> {
         if self.in_progress.is_some() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::front_ends::Handled;
 use super::opener::Opened;
-use super::plane::End;
+use super::plane::{End, Hello};
 use super::supervisor::Supervisor;
 use softdpu_link::{Down, Up};
 use softdpu_sys::ReapedFd;
@@ -19,6 +19,9 @@ impl Supervisor {
         if incarnation == self.plane.incarnation() {
             self.plane.flush();
             self.hear();
+        } else if self.plane.is_standby(incarnation) {
+            self.plane.flush();
+            self.hear_standby();
         }
     }
 
@@ -32,10 +35,19 @@ impl Supervisor {
     fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
         let mut fds = fds.into_iter().map(Arc::new);
         match message {
+            Up::Hello { version, formats } => self.plane.greeted(Hello { version, formats }),
             Up::Ready => self.plane_is_ready(),
+            Up::Quiesced { abandoned } => self.switch(abandoned),
+            Up::Prepared { .. } => tracing::error!("the data plane that serves says that it is prepared"),
             Up::Alive => self.plane.alive(),
-            Up::Attached { connection } => self.front_ends.attached(connection),
-            Up::Held { connection } => self.front_ends.held(connection, &mut self.plane),
+            Up::Attached { connection } => {
+                self.front_ends.attached(connection);
+                self.look_at_upgrade();
+            }
+            Up::Held { connection } => {
+                self.front_ends.held(connection, &mut self.plane);
+                self.look_at_upgrade();
+            }
             Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
                 let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
                 let kept = kept.into_iter().zip(fds).collect();
@@ -54,6 +66,7 @@ impl Supervisor {
                 }
             }
             Up::Forget { key } => self.vault.forget(&key),
+            Up::FirstCompletion { ns } if self.upgrades.first_completion(ns) => {}
             Up::FirstCompletion { ns } => self.plane.first_completion(ns),
         }
     }
@@ -73,14 +86,11 @@ impl Supervisor {
         let images = opened.iter().filter(|opened| opened.result.is_ok());
         self.changes.saw(images.filter_map(|opened| Some((opened.volume.as_str(), opened.image.as_deref()?))));
         for Opened { incarnation, call, result, .. } in opened {
-            if incarnation != self.plane.incarnation() {
-                continue;
-            }
             let (result, fds) = match result {
                 Ok(fd) => (Ok(()), vec![Arc::new(fd.into())]),
                 Err(failure) => (Err(failure), Vec::new()),
             };
-            self.plane.send(&Down::Opened { call, result }, fds);
+            self.plane.send_to(incarnation, &Down::Opened { call, result }, fds);
         }
     }
 
@@ -92,6 +102,12 @@ impl Supervisor {
         if self.plane.is_stopping() {
             return;
         }
+        if self.upgrades.is_switching() {
+            // Nothing is lost but the good order: what was in flight is recorded.
+            self.front_ends.blame(true, &mut self.plane);
+            return self.switch(0);
+        }
+        self.upgrade_fails("the data plane that served has died meanwhile");
         let served = self.front_ends.blame(from_outside, &mut self.plane);
         self.plane.restart(served);
         self.start_plane_if_due(Instant::now());

@@ -38,6 +38,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod unload;
+mod upgrade;
 mod vault;
 
 pub use desired::{StateError, check_kept};

@@ -1,11 +1,12 @@
 //! How a data plane is started and how its end is noticed.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::oom::{self, OomCount, OomKills};
@@ -20,6 +21,12 @@ pub trait Spawner: Send {
     /// # Errors
     /// What the operating system says.
     fn spawn(&mut self, link: OwnedFd) -> io::Result<Box<dyn Process>>;
+
+    /// One that starts another program: the file that is there now, whatever becomes of its name.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>>;
 }
 
 /// A data plane that was started.
@@ -66,17 +73,19 @@ impl From<ExitStatus> for Exit {
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
+    /// The file that `path` leads to, where it is by descriptor.
+    _file: Option<OwnedFd>,
 }
 
 impl Program {
     /// The program that is running, whatever became of its file since.
     pub fn this() -> Program {
-        Program { path: PathBuf::from("/proc/self/exe") }
+        Program::at(PathBuf::from("/proc/self/exe"))
     }
 
     /// Another program.
     pub fn at(path: PathBuf) -> Program {
-        Program { path }
+        Program { path, _file: None }
     }
 }
 
@@ -109,6 +118,12 @@ impl Spawner for Program {
             }
         }
         Ok(Box::new(running))
+    }
+
+    fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>> {
+        let file = rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Box::new(Program { path, _file: Some(file) }))
     }
 }
 

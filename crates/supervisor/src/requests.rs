@@ -46,6 +46,7 @@ impl Supervisor {
             Query::TracePacket(trace) => return self.trace_packet(ticket, trace),
             Query::TraceExplain(question) => return self.ask(ticket, Call::TraceExplain(question)),
             Query::TraceReplay { port } => return self.trace_replay(ticket, port),
+            Query::Upgrade(upgrade) => return self.upgrade(ticket, upgrade),
             Query::Shutdown => {
                 tracing::info!("stopping on request");
                 self.clients.answer(ticket, Ok(json!({})));
@@ -66,7 +67,10 @@ impl Supervisor {
         self.next_changes();
     }
 
-    fn next_changes(&mut self) {
+    pub(super) fn next_changes(&mut self) {
+        if self.upgrades.is_under_way() {
+            return;
+        }
         while let Some(step) = self.changes.next(&self.plane, &mut self.front_ends) {
             self.take_step(Some(step));
         }
@@ -127,6 +131,7 @@ impl Supervisor {
         status.supervisor_pid = std::process::id();
         status.unsaved = self.changes.unsaved().map(str::to_owned);
         status.data_plane = self.plane.status();
+        status.data_plane.upgrade = self.upgrades.status();
         for device in &mut status.devices {
             self.front_ends.complete(device);
         }

@@ -8,6 +8,7 @@
 //!  clients      the management socket, requests and answers
 //!  calls        what the data plane was asked and has not answered
 //!  opener       threads that open backing files
+//!  upgrades     the upgrade that is under way, how the last one went
 //! ```
 //!
 //! Each part owns its state and watches its own descriptors. `from_plane` and `requests` are the two places where one
@@ -36,6 +37,7 @@ use super::poller::{EventFlags, Poller, Token};
 use super::process::Spawner;
 use super::run::RunError;
 use super::socket::Listener;
+use super::upgrade::Upgrades;
 use super::vault::Vault;
 use softdpu_api::status::NodeStatus;
 use softdpu_site::Site;
@@ -118,6 +120,7 @@ pub(super) struct Supervisor {
     pub(super) vault: Vault,
     pub(super) opener: Opener,
     pub(super) calls: Calls,
+    pub(super) upgrades: Upgrades,
     pub(super) notifier: Notifier,
     pub(super) started: Instant,
     /// When to try to accept connections again.
@@ -156,6 +159,7 @@ impl Supervisor {
             vault: Vault::default(),
             opener: Opener::new(Arc::clone(&bell)),
             calls: Calls::default(),
+            upgrades: Upgrades::default(),
             notifier: Notifier::new(),
             started: Instant::now(),
             accept_at: None,
@@ -211,7 +215,9 @@ impl Supervisor {
             Token::Signal => self.signalled(),
             Token::Link { incarnation } => self.link_ready(incarnation),
             Token::End { incarnation } => {
-                if let Some(end) = self.plane.ended(incarnation) {
+                if self.plane.is_standby(incarnation) {
+                    self.standby_ended();
+                } else if let Some(end) = self.plane.ended(incarnation) {
                     self.plane_is_dead(end);
                 }
             }
@@ -273,13 +279,14 @@ impl Supervisor {
         if !self.plane.is_stopping() {
             self.notifier.stopping();
             self.front_ends.set_accepting(false);
+            self.upgrade_fails("the daemon stops");
             self.plane.stop();
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let parts = [self.plane.deadlines().first(), self.front_ends.due(), self.clients.due(), self.notifier.due()];
-        let others = [self.changes.file_due(), self.changes.save_due(), self.accept_at];
+        let others = [self.changes.file_due(), self.changes.save_due(), self.accept_at, self.upgrades.due()];
         parts.into_iter().chain(others).flatten().min()
     }
 
@@ -302,6 +309,12 @@ impl Supervisor {
         }
         if due(self.plane.deadlines().stop) {
             self.plane.kill_unstopped(now);
+        }
+        if due(self.plane.deadlines().leave) {
+            self.plane.leave(now);
+        }
+        if due(self.upgrades.due()) {
+            self.upgrade_is_late();
         }
         self.front_ends.timers(now, &mut self.plane);
         if due(self.changes.file_due()) {

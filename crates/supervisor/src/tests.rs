@@ -9,3 +9,4 @@ mod lifecycle;
 mod loads;
 mod refs;
 mod streams;
+mod upgrade;

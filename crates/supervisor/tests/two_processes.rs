@@ -84,7 +84,7 @@ fn data_plane() {
                 link.send(&Up::Answer { id, result: Ok(json!(NodeStatus::default())) }, vec![]).unwrap();
             }
             Down::Shutdown => return,
-            Down::Closed { .. } | Down::Opened { .. } => {}
+            Down::Closed { .. } | Down::Opened { .. } | Down::TakeOver { .. } | Down::Quiesce { .. } => {}
         }
     }
 }

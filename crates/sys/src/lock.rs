@@ -30,6 +30,14 @@ pub fn try_lock_part(fd: BorrowedFd<'_>, exclusive: bool, start: u64, len: Optio
     }
 }
 
+/// Gives up every lock on the file behind `fd` that its description has.
+///
+/// # Errors
+/// What the kernel says.
+pub fn unlock(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, libc::F_UNLCK, 0, None)
+}
+
 fn set(fd: BorrowedFd<'_>, kind: libc::c_int, start: u64, len: Option<NonZeroU64>) -> io::Result<()> {
     let offset = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let lock = libc::flock {

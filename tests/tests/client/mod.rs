@@ -9,6 +9,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
 mod io;
+pub mod verified;
 pub mod wire;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -43,6 +43,9 @@ pub struct DeviceStatus {
     /// Whether it is served by the slow core, beside the data plane's, because its queues made those wait (`stalls`).
     #[serde(default)]
     pub demoted: bool,
+    /// How long its queues stood still when this data plane took them up from the one before, in microseconds.
+    #[serde(default)]
+    pub pause_us: Option<u64>,
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,

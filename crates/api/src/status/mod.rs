@@ -121,7 +121,10 @@ pub struct DataPlaneStatus {
     pub pid: Option<u32>,
     /// What it is doing.
     pub state: DataPlaneState,
-    /// How often it was started again.
+    /// Its release.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// How often it was started again after it had ended.
     pub restarts: u64,
     /// How it ended last, such as `killed by SIGKILL`.
     pub last_exit: Option<String>,
@@ -129,6 +132,45 @@ pub struct DataPlaneStatus {
     pub time_to_ready_us: Option<u64>,
     /// From its last end until the first request completed again, in microseconds.
     pub first_completion_after_restart_us: Option<u64>,
+    /// The upgrade that is under way, or the last one.
+    #[serde(default)]
+    pub upgrade: Option<UpgradeStatus>,
+}
+
+/// An upgrade of the data plane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UpgradeStatus {
+    /// How far it has come.
+    pub stage: UpgradeStage,
+    /// The program that takes over.
+    pub program: String,
+    /// The release before.
+    pub from: String,
+    /// The program's release, once it has said so.
+    pub to: Option<String>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// From the start of the new process until it was ready to take over, in microseconds.
+    pub prepared_us: Option<u64>,
+    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds.
+    pub switched_us: Option<u64>,
+    /// From the moment at which queues were stopped until the first request completed again, in microseconds.
+    pub first_completion_us: Option<u64>,
+}
+
+/// How far an upgrade has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpgradeStage {
+    /// The new process opens and loads what it needs; the one before serves.
+    #[default]
+    Preparing,
+    /// The devices go from one process to the other.
+    Switching,
+    /// The new process serves.
+    Done,
+    /// The process before serves on, or was started again.
+    Failed,
 }
 
 /// What the data plane is doing.

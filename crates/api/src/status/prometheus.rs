@@ -291,6 +291,15 @@ fn devices(out: &mut Exposition, status: &NodeStatus) {
         "1 while the slow core serves the device, which made others wait.",
         status.devices.iter().map(|device| (vec![("device", &*device.name)], f64::from(u8::from(device.demoted)))),
     );
+    let paused = status
+        .devices
+        .iter()
+        .filter_map(|device| device.pause_us.map(|us| (vec![("device", &*device.name)], us as f64 / 1e6)));
+    out.metric(
+        "device_pause_seconds",
+        "How long the device's queues stood still when this data plane took them up from the one before.",
+        paused,
+    );
     let closed = |device: &super::DeviceStatus| device.closed_front_ends.as_ref().map_or(0.0, |it| it.count.into());
     out.metric(
         "device_front_ends_closed_total",

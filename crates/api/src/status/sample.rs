@@ -46,10 +46,12 @@ pub fn sample() -> NodeStatus {
         data_plane: DataPlaneStatus {
             pid: Some(11),
             state: DataPlaneState::Running,
+            version: Some("0.1.0".to_owned()),
             restarts: 2,
             last_exit: Some("killed by SIGKILL".to_owned()),
             time_to_ready_us: Some(12_345),
             first_completion_after_restart_us: Some(20_000),
+            upgrade: None,
         },
         cores: vec![CoreStatus {
             cpu: 1,
@@ -115,6 +117,7 @@ pub fn sample() -> NodeStatus {
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
             protocol_errors: 41,
             demoted: true,
+            pause_us: Some(1_500),
             closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],
         volumes: vec![VolumeStatus {

@@ -39,6 +39,8 @@ pub(super) struct Host<'a> {
     pub engine: &'a mut Engine,
     pub wire: &'a Wire,
     pub placements: &'a Placements,
+    /// When the data plane before this one ended or let go, [`monotonic_ns`](softdpu_link::monotonic_ns).
+    pub since_ns: Option<u64>,
 }
 
 /// The supervisor's events of a device's connections, in their order.
@@ -84,6 +86,8 @@ pub(super) struct Device {
     pub trouble: Option<String>,
     /// Messages that were refused or led to a close.
     pub protocol_errors: u64,
+    /// How long its queues stood still before this data plane took them up, nanoseconds.
+    pub pause_ns: Option<u64>,
     /// When the volume's fence is asked for again, if queues wait for it.
     fence: FenceRetry,
     /// Events of a connection that follows one still being wound up, or that is held.
@@ -150,6 +154,7 @@ impl Device {
             connection: None,
             trouble: None,
             protocol_errors: 0,
+            pause_ns: None,
             fence: FenceRetry::now(),
             later: VecDeque::new(),
         }

@@ -12,6 +12,7 @@ use super::{Backing, Device, FenceRetry, Host};
 use crate::connection::{Awaited, End, QueueState, Started, WaitingQueue};
 use crate::model::Model;
 use crate::rings;
+use softdpu_link::monotonic_ns;
 
 impl Device {
     pub(super) fn start_queue(&mut self, start: QueueStart, host: &mut Host<'_>) -> Result<(), String> {
@@ -95,7 +96,7 @@ impl Device {
     fn start_each(&mut self, volume: Option<&Arc<Volume>>, wanted: impl Fn(QueueIndex) -> bool, host: &mut Host<'_>) {
         while let Some((index, waiting)) = self.take_waiting(&wanted) {
             let (base, error) = (waiting.start.base, waiting.start.err);
-            let (size, format) = (waiting.start.size, waiting.start.format);
+            let (size, format, resumed) = (waiting.start.size, waiting.start.format, waiting.start.resumed);
             let state = match self.start_now(index, waiting, volume, host) {
                 Ok(key) => QueueState::Running(Started { key, size, format }),
                 Err(reason) => {
@@ -108,6 +109,8 @@ impl Device {
             let failed = matches!(state, QueueState::Failed { .. });
             if failed {
                 current.signal_error(error, host.engine);
+            } else if let Some(since) = host.since_ns.filter(|_| resumed) {
+                self.pause_ns.get_or_insert(monotonic_ns().saturating_sub(since));
             }
             current.set_state(index, state);
             if !failed && !current.needs_reset() {

@@ -12,7 +12,7 @@ use super::{Attached, Networks};
 use softdpu_site as config;
 
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
-const SWITCH: Duration = Duration::from_secs(1);
+pub(super) const SWITCH: Duration = Duration::from_secs(1);
 
 /// The error of a change that a core has not taken up in time.
 pub(super) const LATE: &str =

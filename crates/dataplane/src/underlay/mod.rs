@@ -139,6 +139,12 @@ impl Underlay {
         self.stage = Stage::Away(Absence::new(reason, now));
     }
 
+    /// Another process goes on with the interface.
+    pub(super) fn let_go(&mut self, engine: &Engine, now: Instant) {
+        engine.set_sockets(self.port, Vec::new());
+        self.stage = Stage::Away(Absence::untried(now));
+    }
+
     /// Why it cannot be used, if so.
     pub(super) fn absence(&self) -> Option<&Absence> {
         match &self.stage {

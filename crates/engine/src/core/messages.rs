@@ -130,6 +130,7 @@ impl<S: TenantScheduler> Core<S> {
                 self.frames.announce(&mut self.queues, port);
                 self.settle_broken();
             }
+            ToCore::IdleSleep(after_ns) => self.idle_after_ns = after_ns,
             ToCore::Shutdown => self.stopping = true,
         }
     }

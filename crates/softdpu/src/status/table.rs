@@ -14,7 +14,10 @@ pub(super) use function::top_rows;
 pub use network::{ecmp_table, lookup_table, network_table};
 pub use steering::steering_table;
 
-use softdpu_api::status::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus, elapsed};
+use softdpu_api::status::{
+    DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, UpgradeStage, UpgradeStatus, VolumeStatus,
+    elapsed,
+};
 use softdpu_plot::Table;
 use softdpu_site::Bytes;
 
@@ -79,7 +82,7 @@ fn node(status: &NodeStatus) -> String {
             elapsed(status.uptime_s),
             status.supervisor_pid
         ),
-        format!("data plane {}, {pid}, {}", plane.state, restarts(plane.restarts)),
+        format!("data plane {}, {pid}, {}{}", plane.state, restarts(plane.restarts), other_version(status)),
     ];
     let mut last = Vec::new();
     if let Some(exit) = &plane.last_exit {
@@ -94,7 +97,31 @@ fn node(status: &NodeStatus) -> String {
     if !last.is_empty() {
         lines.push(format!("  {}", last.join(", ")));
     }
+    lines.extend(plane.upgrade.as_ref().map(|upgrade| format!("  {}", one_line(&self::upgrade(upgrade)))));
     lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
+}
+
+/// The data plane's release, where it is not the supervisor's.
+fn other_version(status: &NodeStatus) -> String {
+    let version = status.data_plane.version.as_ref().filter(|version| **version != status.version);
+    version.map(|version| format!(", softdpu {}", one_line(version))).unwrap_or_default()
+}
+
+fn upgrade(upgrade: &UpgradeStatus) -> String {
+    let to = upgrade.to.as_deref().unwrap_or(&upgrade.program);
+    let mut text = match upgrade.stage {
+        UpgradeStage::Preparing => format!("upgrade to {to}: it prepares, {} serves", upgrade.from),
+        UpgradeStage::Switching => format!("upgrade from {} to {to}: devices are switched", upgrade.from),
+        UpgradeStage::Done => format!("last upgrade: from {} to {to}", upgrade.from),
+        UpgradeStage::Failed => format!("last upgrade: to {to}, failed"),
+    };
+    let times = [("prepared in", upgrade.prepared_us), ("switched in", upgrade.switched_us)];
+    for (what, us) in times {
+        text += &us.map(|us| format!(", {what} {}", millis(us))).unwrap_or_default();
+    }
+    text +=
+        &upgrade.first_completion_us.map(|us| format!(", first completion after {}", millis(us))).unwrap_or_default();
+    text + &upgrade.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
 }
 
 fn cores(status: &NodeStatus) -> String {

@@ -177,6 +177,15 @@ impl FileBacking {
         }
     }
 
+    /// Gives up the lock, unless a write of this process may still land. Whether it did.
+    pub(crate) fn release(&self, name: &str) -> Result<bool, VolumeError> {
+        if self.landings.count() > 0 {
+            return Ok(false);
+        }
+        lock::unlock(self.file.as_fd()).map_err(|error| VolumeError::os(name, "unlock its file", error))?;
+        Ok(true)
+    }
+
     pub(crate) fn grow(&self, name: &str, size: u64) -> Result<(), VolumeError> {
         let os = |what: &str, e: std::io::Error| VolumeError::os(name, what, e);
         let had = length(self.file.as_fd(), self.device).map_err(|e| os("find its size", e))?;

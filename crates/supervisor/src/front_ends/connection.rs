@@ -296,6 +296,11 @@ impl FrontEnd {
         self.progress == Progress::Attached
     }
 
+    /// Whether the data plane lets it wait.
+    pub(crate) fn is_held(&self) -> bool {
+        self.progress == Progress::Held
+    }
+
     /// The number of the first thing that the data plane was given and has not answered.
     pub(crate) fn first_unanswered(&self) -> Option<u64> {
         match self.progress {

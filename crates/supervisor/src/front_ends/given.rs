@@ -33,9 +33,27 @@ impl FrontEnds {
         self.hand_over.begin(suspects, Instant::now());
     }
 
+    /// The data plane is told to quiesce: what is not given to it yet waits for the next.
+    pub(crate) fn hold(&mut self) {
+        self.switching = true;
+    }
+
+    /// Another data plane serves, which was given nothing yet: it is given everything.
+    pub(crate) fn give_over(&mut self, plane: &mut Plane) {
+        self.switching = false;
+        self.hand_over = HandOver::default();
+        self.connections.values_mut().for_each(|front_end| front_end.start_anew());
+        self.give_all(plane);
+    }
+
+    /// Whether the data plane has taken up every connection, or lets it wait.
+    pub(crate) fn are_attached(&self) -> bool {
+        self.connections.values().all(|front_end| front_end.is_attached() || front_end.is_held())
+    }
+
     /// A front end has connected.
     pub(super) fn connected(&mut self, id: ConnectionId, plane: &mut Plane) {
-        if self.hand_over.connected(id) {
+        if !self.switching && self.hand_over.connected(id) {
             self.give(id, false, plane);
         }
     }
@@ -51,6 +69,9 @@ impl FrontEnds {
 
     /// Gives the data plane a connection's message, if it knows of the connection.
     pub(super) fn give_message(&mut self, id: ConnectionId, plane: &mut Plane) {
+        if self.switching {
+            return;
+        }
         let Some(front_end) = self.connections.get_mut(&id).filter(|front_end| front_end.is_given()) else {
             return;
         };
@@ -125,6 +146,7 @@ impl FrontEnds {
     /// The data plane is dead, or stopped. One that was killed `from_outside` died of nothing that it was given. How
     /// long it had served.
     pub(crate) fn blame(&mut self, from_outside: bool, plane: &mut Plane) -> Duration {
+        self.switching = false;
         let hand_over = std::mem::take(&mut self.hand_over);
         let served = hand_over.served(Instant::now());
         let suspect = if from_outside { None } else { self.suspect(&hand_over) };

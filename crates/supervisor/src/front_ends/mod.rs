@@ -59,6 +59,8 @@ pub(super) struct FrontEnds {
     accepting: bool,
     /// The data plane does not keep up: nothing more is taken.
     congested: bool,
+    /// Another data plane takes over: messages wait for it.
+    switching: bool,
     /// When to send again what the kernel had no room for.
     resend_at: Option<Instant>,
     /// When a device accepts again whose front end was closed for the data planes that died of it.
@@ -79,6 +81,7 @@ impl FrontEnds {
             trial: watchdog * 2,
             accepting: true,
             congested: false,
+            switching: false,
             resend_at: None,
             readmit_at: None,
         }

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -22,11 +22,14 @@ use super::super::process::{Exit, Process, Spawner};
 use super::super::run::{RunError, prepare};
 use super::super::supervisor::{Handle, Timing};
 use softdpu_api::{ApiError, Id, Request, Response, decode_response, encode_request};
-use softdpu_link::{ConnectionId, DataPlaneLink, Down, FdId, Link, SharedFd, Up};
+use softdpu_link::{ConnectionId, DataPlaneLink, Down, FdId, Formats, LINK_FORMAT, Link, SharedFd, Up};
 use softdpu_site::{self as config, Site};
 
 /// Longer than anything takes here, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the data planes of these tests understand.
+pub const FORMATS: Formats = Formats { link: LINK_FORMAT, oldest_session: 1, session: 1 };
 
 /// For what must not happen.
 pub const A_WHILE: Duration = Duration::from_millis(150);
@@ -42,6 +45,8 @@ pub struct Bed {
 /// A data plane that the test plays.
 pub struct FakePlane {
     pub link: DataPlaneLink,
+    /// The program of which it is.
+    pub program: PathBuf,
     end: Arc<Doorbell>,
     killed: Arc<AtomicBool>,
     reason: Arc<Mutex<Option<String>>>,
@@ -64,6 +69,7 @@ impl Stuck {
 }
 
 struct FakeSpawner {
+    program: PathBuf,
     planes: Sender<FakePlane>,
     starts: Arc<Mutex<Vec<Instant>>>,
     /// Each dies as soon as it is started.
@@ -89,13 +95,22 @@ impl Spawner for FakeSpawner {
             reason: Arc::clone(&reason),
             stuck: Arc::clone(&stuck),
         };
-        let plane = FakePlane { link: Link::new(link), end, killed, reason, stuck };
+        let program = self.program.clone();
+        let plane = FakePlane { link: Link::new(link), program, end, killed, reason, stuck };
         if self.stillborn {
             plane.die("exit status 1");
         } else {
             self.planes.send(plane).unwrap();
         }
         Ok(Box::new(process))
+    }
+
+    fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>> {
+        if program.ends_with("absent") {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (planes, starts) = (self.planes.clone(), Arc::clone(&self.starts));
+        Ok(Box::new(FakeSpawner { program: program.to_owned(), planes, starts, stillborn: false }))
     }
 }
 
@@ -162,6 +177,10 @@ impl FakePlane {
     pub fn say(&mut self, message: &Up, fds: Vec<SharedFd>) {
         self.link.send(message, fds).unwrap();
         self.link.drain().unwrap();
+    }
+
+    pub fn greet(&mut self, version: &str, formats: Formats) {
+        self.say(&Up::Hello { version: version.into(), formats }, vec![]);
     }
 
     pub fn start(&mut self) -> (Site, u64, Vec<String>, Vec<ReapedFd>) {
@@ -253,7 +272,8 @@ impl Bed {
         let site = site(&folder);
         let (planes_in, planes) = channel();
         let starts: Arc<Mutex<Vec<Instant>>> = Arc::default();
-        let spawner = FakeSpawner { planes: planes_in, starts: Arc::clone(&starts), stillborn };
+        let program = PathBuf::from("first");
+        let spawner = FakeSpawner { program, planes: planes_in, starts: Arc::clone(&starts), stillborn };
         let (supervisor, handle) = prepare(site, Box::new(spawner), timing, None)?;
         let thread = Some(std::thread::spawn(move || supervisor.run()));
         Ok(Bed { folder, handle, planes, thread, starts })
@@ -267,6 +287,7 @@ impl Bed {
     /// The next data plane, started and ready.
     pub fn ready_plane(&self) -> FakePlane {
         let mut plane = self.plane();
+        plane.greet("1", FORMATS);
         plane.start();
         plane.say(&Up::Ready, vec![]);
         plane

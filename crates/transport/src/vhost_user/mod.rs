@@ -34,5 +34,5 @@ pub use messages::{
 };
 pub use session::{
     Ack, Action, BackendMessage, Command, CommandId, DeviceModel, DirtyLog, FdId, InflightRef, MemoryRegion,
-    QueueChange, QueueIndex, QueueStart, Refused, ResetCause, Restored, SavedSession, Session,
+    QueueChange, QueueIndex, QueueStart, Refused, ResetCause, Restored, SESSION_FORMAT, SavedSession, Session,
 };

@@ -17,7 +17,7 @@ pub use command::{
     Ack, Action, BackendMessage, Command, CommandId, DirtyLog, FdId, InflightRef, MemoryRegion, QueueChange,
     QueueIndex, QueueStart, Refused, ResetCause,
 };
-pub use saved::{Restored, SavedSession};
+pub use saved::{Restored, SESSION_FORMAT, SavedSession};
 
 use self::state::State;
 use self::step::{Answer, Finish, Step};

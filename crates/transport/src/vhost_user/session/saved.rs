@@ -11,7 +11,7 @@ use crate::vhost_user::messages::request;
 
 /// Version of the format. A field added with `#[serde(default)]` does not change it; a field that must not be
 /// missing does, and then this release has to read the version before, too.
-const FORMAT: u32 = 1;
+pub const SESSION_FORMAT: u32 = 1;
 
 /// A session as plain data, to be stored with the reply to the message that led to it. Store it in a self-describing
 /// format such as JSON: then a release one step away can leave out fields it does not know.
@@ -34,7 +34,7 @@ pub struct Restored {
 impl Session {
     /// The session as of the last message that was applied and acknowledged.
     pub fn save(&self) -> SavedSession {
-        SavedSession { format: FORMAT, state: self.state.clone() }
+        SavedSession { format: SESSION_FORMAT, state: self.state.clone() }
     }
 
     /// Continues a saved session. Queues that ran come back with [`QueueStart::resumed`].
@@ -43,8 +43,8 @@ impl Session {
     /// The session cannot go on with this device: close the connection with this reason logged.
     pub fn restore(saved: SavedSession, device: &dyn DeviceModel) -> Result<Restored, RestoreError> {
         let SavedSession { format, mut state } = saved;
-        if format != FORMAT {
-            return Err(RestoreError::Format { found: format, expected: FORMAT });
+        if format != SESSION_FORMAT {
+            return Err(RestoreError::Format { found: format, expected: SESSION_FORMAT });
         }
         state.negotiation.check_offered(device)?;
         let limit = queue_limit(device);

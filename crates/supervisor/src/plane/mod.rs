@@ -5,20 +5,27 @@
 //!               └── silent for too long: killed ───────▲
 //! ```
 //!
-//! What the data plane says is for others to act on: [`Plane::receive`] gives it to the loop.
+//! What the data plane says is for others to act on: [`Plane::receive`] gives it to the loop. A second data plane, on
+//! standby for an upgrade, is in `standby`.
 
-use std::os::fd::AsFd;
+mod running;
+mod standby;
+
 use std::time::{Duration, Instant};
 
+use self::running::Running;
+use self::standby::{Promotion, Replaced, Standby};
 use super::desired::Desired;
-use super::poller::{EventFlags, Poller, Token};
+use super::poller::{Poller, Token};
 use super::process::{Exit, Process, Spawner};
 use super::restart::RestartPolicy;
 use super::supervisor::Timing;
 use super::vault::Vault;
+
+pub(super) use self::running::Hello;
 use softdpu_api::status::{DataPlaneState, DataPlaneStatus};
 use softdpu_api::{ApiError, ErrorCode};
-use softdpu_link::{BEAT, Death, Down, LinkError, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns};
+use softdpu_link::{BEAT, Death, Down, REFS_PAUSE, SharedFd, Up, monotonic_ns};
 use softdpu_sys::ReapedFd;
 
 /// A data plane that has said nothing for this long may be dead without a notification.
@@ -33,10 +40,18 @@ pub(super) struct Plane {
     spawner: Box<dyn Spawner>,
     timing: Timing,
     running: Option<Running>,
+    standby: Option<Standby>,
+    /// The upgrade that the one that runs came by.
+    promotion: Option<Promotion>,
+    /// Those that upgrades have replaced, until they have left.
+    replaced: Vec<Replaced>,
     /// Those that are dead and cannot be reaped yet, with their incarnations.
     hanging: Vec<(u64, Box<dyn Process>)>,
     /// How many were started.
+    started: u64,
+    /// The number of the one that serves, or of the last that did.
     incarnation: u64,
+    restarts: u64,
     /// When the next is started, while none runs.
     start_at: Option<Instant>,
     /// When to send again what the kernel had no room for.
@@ -49,21 +64,6 @@ pub(super) struct Plane {
     time_to_ready: Option<Duration>,
     /// Nanoseconds from the last death to the first request completed after it.
     first_completion_ns: Option<u64>,
-}
-
-/// A data plane that runs.
-struct Running {
-    process: Box<dyn Process>,
-    ready: bool,
-    link: SupervisorLink,
-    /// Nothing more is to be had from the link.
-    link_is_done: bool,
-    started: Instant,
-    beat: Instant,
-    /// When to look whether it [hangs](Process::hangs).
-    look: Instant,
-    /// Why the supervisor killed it.
-    killed: Option<String>,
 }
 
 /// That a data plane is dead.
@@ -87,12 +87,14 @@ pub(super) struct Deadlines {
     pub(super) resend: Option<Instant>,
     /// [`Plane::kill_unstopped`].
     pub(super) stop: Option<Instant>,
+    /// [`Plane::leave`].
+    pub(super) leave: Option<Instant>,
 }
 
 impl Deadlines {
     /// The first of them.
     pub(super) fn first(&self) -> Option<Instant> {
-        [self.start, self.silence, self.look, self.resend, self.stop].into_iter().flatten().min()
+        [self.start, self.silence, self.look, self.resend, self.stop, self.leave].into_iter().flatten().min()
     }
 }
 
@@ -103,8 +105,13 @@ impl Plane {
             spawner,
             timing,
             running: None,
+            standby: None,
+            promotion: None,
+            replaced: Vec::new(),
             hanging: Vec::new(),
+            started: 0,
             incarnation: 0,
+            restarts: 0,
             start_at: None,
             resend_at: None,
             stop_by: None,
@@ -146,7 +153,7 @@ impl Plane {
             _ if self.is_stopping() => DataPlaneState::Stopped,
             Some(running) if running.ready => DataPlaneState::Running,
             _ if self.policy.is_backing_off() => DataPlaneState::Failed,
-            _ if self.incarnation <= 1 => DataPlaneState::Starting,
+            _ if self.restarts == 0 => DataPlaneState::Starting,
             _ => DataPlaneState::Restarting,
         }
     }
@@ -155,10 +162,12 @@ impl Plane {
         DataPlaneStatus {
             pid: self.running.as_ref().map(|running| running.process.id()),
             state: self.state(),
-            restarts: self.incarnation.saturating_sub(1),
+            version: self.hello().map(|hello| hello.version.clone()),
+            restarts: self.restarts,
             last_exit: self.last_exit.clone(),
             time_to_ready_us: self.time_to_ready.map(|took| took.as_micros() as u64),
             first_completion_after_restart_us: self.first_completion_ns.map(|ns| ns / 1000),
+            upgrade: None,
         }
     }
 
@@ -171,38 +180,24 @@ impl Plane {
     /// Starts a data plane, with the site and the vault. What concerns front ends comes when it is ready.
     pub(super) fn start(&mut self, desired: &Desired, vault: &Vault) {
         self.start_at = None;
-        self.incarnation += 1;
+        self.restarts += u64::from(self.started > 0);
+        self.started += 1;
+        self.incarnation = self.started;
         self.first_completion_ns = None;
-        let now = Instant::now();
         let incarnation = self.incarnation;
-        let spawned = SupervisorLink::pair()
-            .map_err(std::io::Error::from)
-            .and_then(|(link, far)| self.spawner.spawn(far).map(|process| (link, process)));
-        let (link, process) = match spawned {
-            Ok(spawned) => spawned,
+        let running = match Running::spawn(&mut *self.spawner, incarnation, &self.poller) {
+            Ok(running) => running,
             Err(error) => {
                 self.last_exit = Some(format!("cannot be started: {error}"));
                 let pause = self.policy.died(Duration::ZERO);
                 tracing::error!(%error, ?pause, "the data plane cannot be started");
                 // Unlike a death this costs no time by itself: never try twice without a pause.
-                self.start_at = Some(now + pause.max(Duration::from_millis(50)));
+                self.start_at = Some(Instant::now() + pause.max(Duration::from_millis(50)));
                 return;
             }
         };
-        tracing::info!(pid = process.id(), incarnation, "the data plane is started");
-        if let Err(error) = self.poller.watch(process.end(), Token::End { incarnation }, EventFlags::IN) {
-            tracing::error!(%error, "the data plane's end cannot be waited for");
-        }
-        self.running = Some(Running {
-            process,
-            ready: false,
-            link,
-            link_is_done: false,
-            started: now,
-            beat: now,
-            look: now + OVERDUE,
-            killed: None,
-        });
+        tracing::info!(pid = running.process.id(), incarnation, "the data plane is started");
+        self.running = Some(running);
         let (kept, fds) = vault.contents();
         let start = Down::Start {
             site: Box::new(desired.site().clone()),
@@ -211,19 +206,27 @@ impl Plane {
             placements: desired.placements().to_vec(),
             death: self.death.clone(),
             loaded: desired.loaded_networks(),
+            standby: false,
         };
         self.send(&start, fds);
     }
 
+    /// What the one that runs has said of itself.
+    pub(super) fn hello(&self) -> Option<&Hello> {
+        self.running.as_ref()?.hello.as_ref()
+    }
+
+    /// It says which program it is.
+    pub(super) fn greeted(&mut self, hello: Hello) {
+        if let Some(running) = &mut self.running {
+            running.hello = Some(hello);
+        }
+    }
+
     /// Sends to the data plane, if one runs. Whatever it does not get any more its successor will.
     pub(super) fn send(&mut self, message: &Down, fds: Vec<SharedFd>) {
-        let Some(running) = self.running.as_mut().filter(|running| !running.link_is_done) else {
-            return;
-        };
-        match running.link.send(message, fds) {
-            // What it said before its end is still to be read.
-            Ok(()) | Err(LinkError::Closed) => {}
-            Err(error) => self.kill(&format!("nothing can be sent to it: {error}")),
+        if let Some(running) = &mut self.running {
+            running.send(message, fds);
         }
     }
 
@@ -232,36 +235,27 @@ impl Plane {
         self.running.as_ref().map_or(0, |running| running.link.queued())
     }
 
-    /// Watches the link for what is wanted of it now.
+    /// Both that have a link.
+    fn linked(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.running.iter_mut().chain(self.standby.iter_mut().map(|standby| &mut standby.running))
+    }
+
+    /// Watches the links for what is wanted of them now.
     pub(super) fn watch_link(&mut self) {
-        let token = Token::Link { incarnation: self.incarnation };
-        let Some(running) = &self.running else {
-            return;
-        };
-        if running.link_is_done {
-            self.poller.forget(running.link.as_fd(), token);
-            return;
+        let poller = self.poller.clone();
+        let mut held_up = false;
+        for running in self.linked() {
+            held_up |= !running.link_is_done && running.link.is_held_up();
+            running.watch_link(&poller);
         }
-        if running.link.is_held_up() {
+        if held_up {
             self.resend_at.get_or_insert(Instant::now() + REFS_PAUSE);
-        }
-        let mut events = EventFlags::IN;
-        if running.link.wants_write() {
-            events |= EventFlags::OUT;
-        }
-        if let Err(error) = self.poller.watch(running.link.as_fd(), token, events) {
-            tracing::error!(%error, "the link cannot be waited for");
         }
     }
 
-    /// Sends what the link takes. What there is to receive is the caller's to take then.
+    /// Sends what the links take. What there is to receive is the caller's to take then.
     pub(super) fn flush(&mut self) {
-        if let Some(running) = &mut self.running
-            && let Err(error) = running.link.flush()
-            && !matches!(error, LinkError::Closed)
-        {
-            self.kill(&format!("nothing can be sent to it: {error}"));
-        }
+        self.linked().for_each(Running::flush);
     }
 
     /// [Flushes](Self::flush) what the kernel had no room for, though the socket had.
@@ -272,21 +266,7 @@ impl Plane {
 
     /// The next message that the data plane has sent.
     pub(super) fn receive(&mut self) -> Option<(Up, Vec<ReapedFd>)> {
-        let running = self.running.as_mut().filter(|running| !running.link_is_done)?;
-        match running.link.receive() {
-            Ok(received) => received,
-            Err(LinkError::Closed) => {
-                running.link_is_done = true;
-                // Dead, or of no use without its link; a dead one keeps its own reason.
-                running.process.kill();
-                None
-            }
-            Err(error) => {
-                running.link_is_done = true;
-                self.kill(&format!("it broke the link's rules: {error}"));
-                None
-            }
-        }
+        self.running.as_mut()?.receive()
     }
 
     /// It says that it is alive.
@@ -318,56 +298,31 @@ impl Plane {
     pub(super) fn deadlines(&self) -> Deadlines {
         Deadlines {
             start: self.start_at,
-            silence: self.silence_ends(),
-            look: self.running.as_ref().map(|running| running.look),
+            silence: self.running.as_ref().and_then(|running| running.silence_ends(&self.timing)),
+            look: self.running.as_ref().map(Running::look_at),
             resend: self.resend_at,
             stop: self.stop_by,
+            leave: self.replaced.iter().map(|replaced| replaced.due).min(),
         }
-    }
-
-    /// When it will have been silent for too long.
-    fn silence_ends(&self) -> Option<Instant> {
-        let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
-        let patience = if running.ready { self.timing.watchdog } else { self.timing.startup };
-        Some(running.beat + patience)
     }
 
     /// Kills it if it has been silent for too long.
     pub(super) fn kill_if_silent(&mut self) {
-        if self.silence_ends().is_some_and(|end| end <= Instant::now()) {
+        let end = self.running.as_ref().and_then(|running| running.silence_ends(&self.timing));
+        if end.is_some_and(|end| end <= Instant::now()) {
             self.kill("it was silent for too long");
         }
     }
 
     pub(super) fn kill(&mut self, reason: &str) {
-        if let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) {
-            tracing::error!(pid = running.process.id(), reason, "killing the data plane");
-            running.killed = Some(reason.to_owned());
-            running.look = Instant::now() + LOOK;
-            running.process.kill();
+        if let Some(running) = &mut self.running {
+            running.kill(reason);
         }
     }
 
-    /// Looks whether it is dead although there was no notification. A process whose operation hangs in the kernel has
-    /// no end that could be waited for, and no other request is to wait for it: what it may still write is the fences'
-    /// to keep from what comes after.
+    /// Looks whether it is dead although there was no notification.
     pub(super) fn look(&mut self, now: Instant) -> Option<End> {
-        let running = self.running.as_mut()?;
-        let overdue = running.beat + OVERDUE;
-        if now < overdue && running.killed.is_none() {
-            running.look = overdue;
-            return None;
-        }
-        running.look = now + LOOK;
-        if let Some(exit) = running.process.exit() {
-            return Some(End { exit, hangs: false, at_ns: monotonic_ns() });
-        }
-        let exit = running.process.hangs()?;
-        tracing::warn!(
-            pid = running.process.id(),
-            "the data plane is dead, but the kernel is in the middle of an operation of its that hangs"
-        );
-        Some(End { exit, hangs: true, at_ns: monotonic_ns() })
+        self.running.as_mut()?.look(now)
     }
 
     /// A data plane can be reaped: the one that runs, whose end this is then, or one that hung.
@@ -376,28 +331,26 @@ impl Plane {
             if let (_, process) = &mut self.hanging[at]
                 && process.exit().is_some()
             {
-                tracing::info!(pid = process.id(), incarnation, "what hung of a dead data plane is over");
+                tracing::info!(pid = process.id(), incarnation, "what was left of a data plane is over");
                 self.poller.forget(process.end(), Token::End { incarnation });
                 self.hanging.swap_remove(at);
             }
             return None;
         }
+        self.reap_replaced(incarnation);
         let exit = self.running.as_mut().filter(|_| incarnation == self.incarnation)?.process.exit()?;
         Some(End { exit, hangs: false, at_ns: monotonic_ns() })
     }
 
     /// Records a death, after what was said last is received. Whether something from outside killed it.
     pub(super) fn bury(&mut self, end: End) -> bool {
-        let incarnation = self.incarnation;
         let End { exit, hangs, at_ns } = end;
         let Some(running) = self.running.take() else {
             return false;
         };
-        self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
+        running.forget(&self.poller, hangs);
         if hangs {
-            self.hanging.push((incarnation, running.process));
-        } else {
-            self.poller.forget(running.process.end(), Token::End { incarnation });
+            self.hanging.push((running.incarnation, running.process));
         }
         let reason = match &running.killed {
             Some(why) => format!("{} ({why})", exit.reason),
@@ -411,6 +364,7 @@ impl Plane {
         tracing::error!(reason, lived_ms, "the data plane died");
         self.last_exit = Some(reason.clone());
         self.death = Some(Death { at_ns, reason });
+        self.step_back();
         exit.sent && running.killed.is_none()
     }
 
