@@ -226,9 +226,24 @@ fn is_demoted_alone(scene: &Scene) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A window of an attack with a slow eventfd.
+const WINDOW: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_front_end_that_passes_a_slow_call_eventfd_again_and_again_slows_no_other() {
+    beside_a_bystander("passed", MEMORY, |scene, bystander| {
+        let mut watched = slow::Watched::start(&scene.socket("hostile"))?;
+        keeps_its_rounds(bystander, |is_attack| {
+            let calm = || std::thread::sleep(WINDOW);
+            rounds_while(bystander, || if is_attack { watched.pass_for(WINDOW) } else { Ok(calm()) })
+        })?;
+        assert!(scene.demotion("hostile-disk")?.is_demoted, "it is not demoted");
+        scene.same_data_plane()
+    });
+}
+
 #[test]
 fn a_front_end_with_a_slow_call_eventfd_slows_no_other() {
-    const WINDOW: Duration = Duration::from_millis(200);
     beside_a_bystander("watched", MEMORY, |scene, bystander| {
         let mut watched = slow::Watched::start(&scene.socket("hostile"))?;
         keeps_its_rounds(bystander, |is_attack| {

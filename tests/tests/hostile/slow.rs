@@ -1,7 +1,7 @@
 //! Front ends that make the kernel slow wherever softdpu touches what is theirs: a call eventfd with many watches, and
 //! memory that is being punched.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 use softdpu_tests::{Context, Failure};
+use softdpu_transport::vhost_user::{FdPresence, Message};
 
 use crate::client::{BLOCK, DATA, FrontEnd, GUEST, HEADERS, IN, MEMORY, Memory, PATIENCE, STATUSES, Settings};
 
@@ -50,6 +51,16 @@ impl Watched {
         let watchers = (0..SIDE).map(|_| watcher()).collect::<Result<Vec<_>, _>>()?;
         // The watches stay for as long as any copy of what is watched is open.
         Ok(Watched { front, watchers })
+    }
+
+    /// Passes the call eventfd again and again for so long, each of which is followed by an interrupt.
+    pub fn pass_for(&mut self, time: Duration) -> Result<(), Failure> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            let call = self.front.call.try_clone().context("copying an eventfd")?;
+            self.front.call(&Message::SetVringCall(FdPresence { index: 0, present: true }), &[call.as_fd()])?;
+        }
+        Ok(())
     }
 
     /// Ends all watches.

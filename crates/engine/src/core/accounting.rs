@@ -110,6 +110,14 @@ impl Accounting {
         divide(queues, &mut self.overhead.published, Spent { has_waited, ..spent });
     }
 
+    /// Signalling the error eventfd of a queue took from `started` until now.
+    pub(super) fn signalled_error(&mut self, queues: &mut QueueTable, number: u32, started: u64) {
+        let Spent { time, .. } = self.spent(started, clock::now());
+        if time > SUSPICIOUS_NS {
+            queues.stalled(number, time);
+        }
+    }
+
     /// Sets the counters of a tenant.
     pub(super) fn set_tenant(&mut self, tenant: TenantId, counters: Arc<TenantCounters>) {
         let index = usize::from(tenant.0);

@@ -87,7 +87,12 @@ impl Completions {
 
     /// Interrupts the drivers of these queues, which are charged with it.
     #[inline]
-    fn interrupt_and_charge(&mut self, queues: &mut QueueTable, numbers: &[u32], accounting: &mut Accounting) {
+    pub(super) fn interrupt_and_charge(
+        &mut self,
+        queues: &mut QueueTable,
+        numbers: &[u32],
+        accounting: &mut Accounting,
+    ) {
         if !numbers.is_empty() {
             let started = clock::now();
             self.interrupt(queues, numbers);
@@ -162,7 +167,7 @@ impl Completions {
 
     /// Interrupts the drivers of these queues, with one system call.
     #[inline]
-    pub(super) fn interrupt(&mut self, queues: &QueueTable, numbers: &[u32]) {
+    fn interrupt(&mut self, queues: &QueueTable, numbers: &[u32]) {
         let queues = numbers.iter().filter_map(|&number| queues.get(number));
         let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
         let sent = self.notifier.signal(calls);

@@ -186,7 +186,9 @@ impl<S: TenantScheduler> Core<S> {
         queue.waiting.release();
         let is_settled = queue.in_flight == 0 || queue.can_rewind();
         let ends = queue.stop_deadline().is_some() && is_settled;
+        let started = clock::now();
         self.completions.signal_error(queue);
+        self.accounting.signalled_error(&mut self.queues, key.number, started);
         self.links.report(FromCore::Broken { key, reason });
         if ends {
             self.end_queue(key.number);
