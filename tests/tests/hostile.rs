@@ -27,14 +27,17 @@ mod requests;
 mod rings;
 #[path = "hostile/scene.rs"]
 mod scene;
+#[path = "hostile/slow.rs"]
+mod slow;
 #[path = "hostile/walls.rs"]
 mod walls;
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use softdpu_tests::abuses::{Tally, is_chosen};
-use softdpu_tests::{Context, Failure, Lab, Site, wait_until};
+use softdpu_tests::{Context, Failure, Interval, Lab, Site, wait_until};
 
 use bystander::Bystander;
 use lingering::Attacker;
@@ -181,6 +184,97 @@ fn a_descriptor_whose_close_waits_holds_up_neither_status_nor_the_next_data_plan
         }
         eprintln!("{} sockets", attacker.peers.len());
         Ok(())
+    });
+}
+
+/// Windows of an attack, each beside one without it.
+const PAIRS: usize = 15;
+
+/// What a bystander has to keep of its rounds while an attack goes on: it was some hundredths.
+const KEPT: f64 = 0.4;
+
+/// The bystander's rounds a second while something goes on.
+fn rounds_while(bystander: &Bystander, action: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
+    let (before, start) = (bystander.progress()?, Instant::now());
+    action()?;
+    Ok((bystander.progress()? - before) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Holds the bystander to its rounds while an attack goes on: of those that it makes without. `rounds` counts them,
+/// with an attack or not.
+fn keeps_its_rounds(bystander: &Bystander, rounds: impl FnMut(bool) -> Result<f64, Failure>) -> Result<(), Failure> {
+    let (rounds, mut worst) = (RefCell::new(rounds), Vec::new());
+    let attacked = || {
+        bystander.take_worst();
+        let made = (rounds.borrow_mut())(true)?;
+        worst.push(bystander.take_worst());
+        Ok(made)
+    };
+    let kept = Interval::of_ratios(PAIRS, attacked, || (rounds.borrow_mut())(false))?;
+    eprintln!("the bystander's worst rounds: {worst:.1?}");
+    kept.is_at_least(KEPT, "the bystander's rounds, of those without an attack")
+}
+
+/// The hostile device was demoted and charged, and the bystander's was not.
+fn is_demoted_alone(scene: &Scene) -> Result<(), Failure> {
+    let (hostile, bystander) = (scene.demotion("hostile-disk")?, scene.demotion("bystander-disk")?);
+    let charged = scene.core_time("mallory")?;
+    eprintln!("{hostile:?}, charged with {charged:?}; the bystander: {bystander:?}");
+    assert!(hostile.is_demoted && hostile.stalls > 0, "it is not demoted: {hostile:?}");
+    assert!(charged >= hostile.stalled, "charged with {charged:?}, after {hostile:?}");
+    assert!(!bystander.is_demoted && 10 * bystander.stalled < hostile.stalled, "the bystander pays: {bystander:?}");
+    Ok(())
+}
+
+/// A window of an attack with a slow eventfd.
+const WINDOW: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_front_end_that_passes_a_slow_call_eventfd_again_and_again_slows_no_other() {
+    beside_a_bystander("passed", MEMORY, |scene, bystander| {
+        let mut watched = slow::Watched::start(&scene.socket("hostile"))?;
+        keeps_its_rounds(bystander, |is_attack| {
+            let calm = || std::thread::sleep(WINDOW);
+            rounds_while(bystander, || if is_attack { watched.pass_for(WINDOW) } else { Ok(calm()) })
+        })?;
+        assert!(scene.demotion("hostile-disk")?.is_demoted, "it is not demoted");
+        scene.same_data_plane()
+    });
+}
+
+#[test]
+fn a_front_end_with_a_slow_call_eventfd_slows_no_other() {
+    beside_a_bystander("watched", MEMORY, |scene, bystander| {
+        let mut watched = slow::Watched::start(&scene.socket("hostile"))?;
+        keeps_its_rounds(bystander, |is_attack| {
+            rounds_while(bystander, || {
+                if is_attack {
+                    return watched.read_for(WINDOW);
+                }
+                std::thread::sleep(WINDOW);
+                Ok(())
+            })
+        })?;
+        is_demoted_alone(scene)?;
+        watched.unwatch();
+        wait_until("the device to be back from the slow core", SOON, || {
+            watched.read_for(Duration::from_millis(1))?;
+            Ok((!scene.demotion("hostile-disk")?.is_demoted).then_some(()))
+        })?;
+        scene.same_data_plane()
+    });
+}
+
+#[test]
+fn a_front_end_that_punches_its_memory_slows_no_other() {
+    beside_a_bystander("punched", MEMORY, |scene, bystander| {
+        let mut puncher = slow::Puncher::start(&scene.socket("hostile"))?;
+        keeps_its_rounds(bystander, |is_attack| {
+            puncher.fill()?;
+            rounds_while(bystander, || puncher.punch(is_attack))
+        })?;
+        is_demoted_alone(scene)?;
+        scene.same_data_plane()
     });
 }
 

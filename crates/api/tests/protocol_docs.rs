@@ -76,6 +76,7 @@ fn whole() -> NodeStatus {
         port: Some(PortStatus { counts: PortCounts::default(), ..PortStatus::default() }),
         features: vec!["f".into()],
         protocol_errors: 0,
+        demoted: false,
         pause_us: Some(1),
         closed_front_ends: Some(ClosedFrontEnds::default()),
     };

@@ -474,6 +474,8 @@ impl DataPlane {
                     &mut Host { engine, wire, placements, since_ns: *since_ns },
                 );
             }
+            // The engine has moved it.
+            FromCore::Stalled { .. } => return Ok(()),
             FromCore::FirstCompletion { .. } => {
                 return match self.outage_since.take() {
                     Some(since_ns) => {

@@ -152,17 +152,19 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
     let one = |(id, tenant): (TenantId, &config::Tenant)| {
         let mut status = TenantStatus::declared(tenant);
         for (core, counters) in plane.engine.tenant(id).iter().enumerate() {
-            let Some(&cpu) = plane.placements.cpus().get(core) else { continue };
+            // The slow core, behind the others, has no CPU of its own and no line.
+            let cpu = plane.placements.cpus().get(core).copied();
             let time = counters.core_ns.get();
             let limits = plane.engine.share_on(id, CoreIndex(core)).map(|share| share.limits);
             let on_core = TenantOnCore {
-                cpu,
+                cpu: cpu.unwrap_or(0),
                 queued: counters.waiting.get(),
                 served: counters.served.get(),
                 bytes: counters.bytes.get(),
                 core_time_ns: time,
                 // Read one after the other, while the core goes on.
-                share: (u128::from(time) * 1_000 / u128::from(used[core].max(1))).min(1_000) as u16,
+                share: (u128::from(time) * 1_000 / u128::from(used.get(core).map_or(1, |used| (*used).max(1))))
+                    .min(1_000) as u16,
                 waited_ns: counters.waited_ns.get(),
                 limited_ns: counters.limited_ns.get(),
                 ingress_frames: counters.ingress_frames.get(),
@@ -180,7 +182,7 @@ fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
             status.ingress_dropped += on_core.ingress_dropped;
             status.ingress_limited += on_core.ingress_limited;
             let refused = on_core.ingress_dropped + on_core.ingress_limited;
-            if on_core.served > 0 || on_core.queued > 0 || refused > 0 {
+            if cpu.is_some() && (on_core.served > 0 || on_core.queued > 0 || refused > 0) {
                 status.cores.push(on_core);
             }
         }
@@ -286,6 +288,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Netw
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         protocol_errors: device.protocol_errors,
+        demoted: engine.is_demoted(&device.name),
         pause_us: device.pause_ns.map(|ns| ns / 1000),
         ..DeviceStatus::default()
     }
@@ -326,6 +329,8 @@ fn queue_status(
         kicks: counters.kicks.get(),
         interrupts_sent: counters.interrupts.get(),
         interrupts_suppressed: counters.suppressed.get(),
+        stalls: counters.stalls.get(),
+        stalled_ns: counters.stalled_ns.get(),
         inflight: counters.in_flight.get() as u32,
         frames: counters.frames.get(),
         frame_bytes: counters.frame_bytes.get(),

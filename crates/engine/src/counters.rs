@@ -64,6 +64,10 @@ pub struct QueueCounters {
     pub in_flight: Counter,
     /// Core time that its grants took, nanoseconds.
     pub core_ns: Counter,
+    /// Times that it made its core wait: the front end's memory or eventfds, or its volume, were slow.
+    pub stalls: Counter,
+    /// For how long together, nanoseconds.
+    pub stalled_ns: Counter,
     /// Of an interface's queue: frames that went through it, to or from the driver; one that stands for several counts
     /// once.
     pub frames: Counter,

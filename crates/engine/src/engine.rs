@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softdpu_sched::{
-    Balancer, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
+    Balancer, Demotions, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
 };
 use softdpu_storage::{IoContext, Volume};
-use softdpu_sys::affinity;
 use softdpu_sys::notify::Notifier;
+use softdpu_sys::{affinity, clock};
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
@@ -95,8 +95,21 @@ pub enum EngineError {
     NoSuchQueue,
 }
 
+/// What a core is. The slow one is the last, and no data-plane core: devices are demoted to it that make cores wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CoreRole {
+    DataPlane { cpu: usize },
+    Slow,
+}
+
+/// How long the slow core spins without work before it sleeps: it has no CPU of its own.
+const SLOW_IDLE: Duration = Duration::from_micros(20);
+
+/// How long the slow core has to end with the others. What it waits for may take as long as a front end likes.
+const SLOW_END: Duration = Duration::from_millis(100);
+
 pub(crate) struct CoreHandle {
-    cpu: usize,
+    role: CoreRole,
     pub(crate) mailbox: Mailbox<ToCore>,
     counters: Arc<CoreCounters>,
     thread: Option<JoinHandle<()>>,
@@ -105,9 +118,50 @@ pub(crate) struct CoreHandle {
     rounds_seen: u64,
 }
 
+impl CoreHandle {
+    /// Whether devices are on it that make cores wait.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.role == CoreRole::Slow && self.queues > 0
+    }
+}
+
+impl CoreRole {
+    /// Takes this thread to where it belongs: a CPU of its own, or any that no core has, if there is one.
+    fn settle(self, others: &[usize]) {
+        match self {
+            CoreRole::DataPlane { cpu } => {
+                if let Err(error) = affinity::pin_to(cpu) {
+                    tracing::error!(cpu, %error, "data-plane core is not pinned");
+                }
+                if let Err(error) = affinity::highest_nice() {
+                    tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
+                }
+            }
+            CoreRole::Slow if others.is_empty() => {
+                tracing::info!("every CPU is a core's: what makes cores wait is served on those, at ordinary priority");
+            }
+            CoreRole::Slow => {
+                if let Err(error) = affinity::keep_to(others) {
+                    tracing::error!(%error, "the slow core may run on the other cores' CPUs");
+                }
+            }
+        }
+    }
+
+    fn idle_sleep(self, config: &EngineConfig) -> Option<Duration> {
+        match self {
+            CoreRole::DataPlane { .. } => config.idle_sleep,
+            CoreRole::Slow => Some(SLOW_IDLE),
+        }
+    }
+}
+
 /// The running cores. Dropping it stops them.
 pub struct Engine {
+    /// The data plane's, and behind them the slow one, if there is one.
     pub(crate) cores: Vec<CoreHandle>,
+    /// Devices on the slow core.
+    demotions: Demotions<Arc<str>>,
     inbox: Inbox<FromCore>,
     notifier: Notifier,
     placed: HashMap<QueueKey, PlacedQueue>,
@@ -135,6 +189,8 @@ pub struct Engine {
 /// A queue that runs: where, and for which tenant.
 struct PlacedQueue {
     core: CoreIndex,
+    /// The core that it goes back to from the slow one.
+    home: CoreIndex,
     tenant: TenantId,
     device: Arc<str>,
     /// The back end that its requests go to, where that is bounded.
@@ -162,18 +218,17 @@ impl Engine {
             let source = std::io::Error::from(rustix::io::Errno::INVAL);
             return Err(EngineError::Pin { cpu, allowed, source });
         }
-        let (mut engine, cores) = Engine::assemble(config)?;
+        let (mut engine, cores) = Engine::assemble(config, true)?;
+        let others: Vec<usize> = allowed.into_iter().filter(|cpu| !config.cpus.contains(cpu)).collect();
         for (index, (core, handle)) in cores.into_iter().zip(&mut engine.cores).enumerate() {
-            let cpu = handle.cpu;
+            let (role, others) = (handle.role, others.clone());
             let thread = std::thread::Builder::new()
-                .name(format!("core-{index}"))
+                .name(match role {
+                    CoreRole::DataPlane { .. } => format!("core-{index}"),
+                    CoreRole::Slow => "slow-core".to_owned(),
+                })
                 .spawn(move || {
-                    if let Err(error) = affinity::pin_to(cpu) {
-                        tracing::error!(cpu, %error, "data-plane core is not pinned");
-                    }
-                    if let Err(error) = affinity::highest_nice() {
-                        tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
-                    }
+                    role.settle(&others);
                     core.run();
                 })
                 .map_err(|source| EngineError::Os { what: "thread", source })?;
@@ -182,12 +237,16 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Cores without threads, and the handle on them.
-    pub(crate) fn assemble(config: &EngineConfig) -> Result<(Engine, Vec<Core<Scheduler>>), EngineError> {
+    /// Cores without threads, the slow one among them or not, and the handle on them.
+    pub(crate) fn assemble(
+        config: &EngineConfig,
+        has_slow: bool,
+    ) -> Result<(Engine, Vec<Core<Scheduler>>), EngineError> {
+        let roles: Vec<CoreRole> = config.cpus.iter().map(|&cpu| CoreRole::DataPlane { cpu }).collect();
+        let roles = [&roles[..], if has_slow { &[CoreRole::Slow] } else { &[] }].concat();
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
-        let boxes =
-            config.cpus.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
+        let boxes = roles.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
         let peers: Vec<Mailbox<ToCore>> = boxes.iter().map(|(sender, _)| sender.clone()).collect();
         let notifier = || Notifier::new().map_err(|error| os(NOTIFIER)(error.into()));
         let mut engine = Engine {
@@ -196,7 +255,11 @@ impl Engine {
             notifier: notifier()?,
             placed: HashMap::new(),
             backlogs: HashSet::new(),
-            shares: Shares::new(matches!(config.fairness, Policy::Mtda(..) | Policy::MtdaPrinted(..))),
+            shares: Shares::new(
+                config.cpus.len(),
+                matches!(config.fairness, Policy::Mtda(..) | Policy::MtdaPrinted(..)),
+            ),
+            demotions: Demotions::default(),
             fairness: config.fairness.clone().on(config.cpus.len()),
             balancer: Balancer::default(),
             balanced: Nanos(0),
@@ -211,16 +274,17 @@ impl Engine {
             generation: 0,
             tokens: 0,
         };
-        let shared = ForwarderShared::new(config.cpus.len());
+        let shared = ForwarderShared::new(roles.len());
+        let slow = roles.iter().position(|role| *role == CoreRole::Slow).map(CoreIndex);
         let tables = Tables::build(&Spec::default(), None).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
-        let mut cores = Vec::with_capacity(config.cpus.len());
-        for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
+        let mut cores = Vec::with_capacity(roles.len());
+        for (index, ((mailbox, inbox), role)) in boxes.into_iter().zip(roles).enumerate() {
             let mut io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
             // Now, as this process may give up making rings. Volumes in files say what is wrong with it, if there are
             // any.
             if let Err(error) = io.prepare_files() {
-                tracing::debug!(%error, cpu, "no ring for volumes in files");
+                tracing::debug!(%error, index, "no ring for volumes in files");
             }
             let counters = Arc::new(CoreCounters::default());
             let scheduler = match config.recordings.get(index) {
@@ -229,7 +293,7 @@ impl Engine {
                 None => engine.fairness.build(),
             };
             let core = Core::new(CoreParts {
-                links: CoreLinks { index: CoreIndex(index), peers: peers.clone(), control: control.clone() },
+                links: CoreLinks { index: CoreIndex(index), peers: peers.clone(), slow, control: control.clone() },
                 scheduler,
                 io,
                 notifier: notifier()?,
@@ -238,11 +302,11 @@ impl Engine {
                 shared: shared.clone(),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
-                idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
+                idle_after_ns: role.idle_sleep(config).map(|idle| idle.as_nanos() as u64),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
             cores.push(core);
-            engine.cores.push(CoreHandle { cpu, mailbox, counters, thread: None, queues: 0, rounds_seen: 0 });
+            engine.cores.push(CoreHandle { role, mailbox, counters, thread: None, queues: 0, rounds_seen: 0 });
         }
         Ok((engine, cores))
     }
@@ -266,8 +330,10 @@ impl Engine {
     pub fn event(&mut self) -> Option<FromCore> {
         self.inbox.posted();
         let event = self.inbox.take()?;
-        if let FromCore::Stopped { key, .. } = event {
-            self.retire(key);
+        match event {
+            FromCore::Stopped { key, .. } => self.retire(key),
+            FromCore::Stalled { key, time } => self.demote(key, time),
+            _ => {}
         }
         Some(event)
     }
@@ -277,10 +343,11 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoSuchCore`].
     pub fn start_queue(&mut self, core: Option<CoreIndex>, spec: QueueSpec) -> Result<QueueKey, EngineError> {
-        let core = match core {
+        let home = match core {
             Some(core) => self.check(core)?,
             None => self.least_loaded(),
         };
+        let core = self.slow().filter(|_| self.demotions.is_demoted(&spec.device)).unwrap_or(home);
         let number = self.queue_number();
         self.generation += 1;
         let key = QueueKey { number, generation: self.generation };
@@ -291,7 +358,8 @@ impl Engine {
         let counters = Arc::clone(&spec.counters);
         let seen = counters.core_ns.get();
         let (tenant, index) = (spec.tenant, spec.index);
-        self.placed.insert(key, PlacedQueue { core, tenant, device, back_end, is_scheduled, index, counters, seen });
+        let placed = PlacedQueue { core, home, tenant, device, back_end, is_scheduled, index, counters, seen };
+        self.placed.insert(key, placed);
         self.cores[core.0].queues += 1;
         if is_scheduled {
             self.count(spec.tenant, core, 1);
@@ -364,13 +432,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves a queue to another core while it runs.
+    /// Moves a queue to another core while it runs; one on the slow core when its term is over.
     ///
     /// # Errors
     /// [`EngineError::NoSuchQueue`], [`EngineError::NoSuchCore`].
     pub fn move_queue(&mut self, key: QueueKey, to: CoreIndex) -> Result<(), EngineError> {
         let to = self.check(to)?;
-        let from = self.core_of(key).ok_or(EngineError::NoSuchQueue)?;
+        let placed = self.placed.get_mut(&key).ok_or(EngineError::NoSuchQueue)?;
+        placed.home = to;
+        if !self.demotions.is_demoted(&placed.device) {
+            self.place(key, to);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, key: QueueKey, to: CoreIndex) {
+        let Some(from) = self.core_of(key) else { return };
         if from != to {
             self.send(from, ToCore::Move { key, to });
             self.cores[from.0].queues -= 1;
@@ -388,22 +465,56 @@ impl Engine {
                 self.send_receivers(port);
             }
         }
-        Ok(())
+    }
+
+    /// A queue made its core wait too long: its device is demoted to the slow core.
+    fn demote(&mut self, key: QueueKey, time: Duration) {
+        let (Some(slow), Some(placed)) = (self.slow(), self.placed.get(&key)) else { return };
+        let device = Arc::clone(&placed.device);
+        if !self.demotions.is_demoted(&device) {
+            tracing::warn!(
+                %device, queue = placed.index, stall_us = time.as_micros() as u64,
+                "demoted to the slow core: its front end's memory or eventfds, or its volume, made a core wait"
+            );
+        }
+        self.demotions.demote(Nanos(clock::now()), &device);
+        self.place_all(&device, |_| slow);
+    }
+
+    /// Devices with a term on the slow core that is over go back.
+    fn promote(&mut self, now: Nanos) {
+        for device in self.demotions.over(now) {
+            tracing::info!(%device, "back from the slow core");
+            self.place_all(&device, |placed| placed.home);
+        }
+    }
+
+    /// Whether a device is on the slow core, as it has made others wait.
+    pub fn is_demoted(&self, device: &Arc<str>) -> bool {
+        self.demotions.is_demoted(device)
+    }
+
+    fn place_all(&mut self, device: &Arc<str>, to: impl Fn(&PlacedQueue) -> CoreIndex) {
+        let its = self.placed.iter().filter(|(_, placed)| placed.device == *device);
+        let moves: Vec<(QueueKey, CoreIndex)> = its.map(|(key, placed)| (*key, to(placed))).collect();
+        moves.into_iter().for_each(|(key, to)| self.place(key, to));
     }
 
     /// Moves queues by what they had of the cores since the last call, now and then: tenants have cores of their own
     /// where all they ask for fits there, and busy cores give to idle ones otherwise. `stays` tells which queues, by
     /// device and index, are pinned to their core. Returns what was moved where.
     pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
+        self.promote(now);
+        let cores = self.data_plane().len();
         let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
-        if self.cores.len() < 2 || passed == 0 {
+        if cores < 2 || passed == 0 {
             return Vec::new();
         }
         let (mut loads, mut keys) = (Vec::new(), HashMap::new());
         for (key, placed) in &mut self.placed {
             let had = placed.counters.core_ns.get();
             let load = had.saturating_sub(std::mem::replace(&mut placed.seen, had)).saturating_mul(1_000) / passed;
-            if placed.is_scheduled {
+            if placed.is_scheduled && placed.core.0 < cores {
                 let is_fixed = stays(&placed.device, placed.index);
                 let queue = QueueId { tenant: placed.tenant, index: key.number };
                 loads.push(QueueLoad { queue, core: placed.core.0, load: load.min(1_000) as u32, is_fixed });
@@ -413,7 +524,7 @@ impl Engine {
         loads.sort_by_key(|load| load.queue);
         let shares = &self.shares;
         let share = |tenant| shares.of_node(tenant).unwrap_or_default();
-        let moves = self.balancer.plan(now, self.cores.len(), &loads, share);
+        let moves = self.balancer.plan(now, cores, &loads, share);
         let mut moved = Vec::new();
         for Move { queue, to } in moves {
             if let Some(&key) = keys.get(&queue)
@@ -492,7 +603,8 @@ impl Engine {
     /// bug.
     pub fn cores_advance(&mut self) -> bool {
         let mut advance = true;
-        for core in &mut self.cores {
+        let is_data_plane = |core: &&mut CoreHandle| core.role != CoreRole::Slow;
+        for core in self.cores.iter_mut().filter(is_data_plane) {
             let rounds = core.counters.rounds.get();
             let asleep = core.counters.asleep.load(Ordering::Relaxed);
             if !asleep && rounds == core.rounds_seen {
@@ -506,14 +618,28 @@ impl Engine {
     /// Sets how long cores spin without work before they sleep; none: they never sleep.
     pub fn set_idle_sleep(&self, idle_sleep: Option<Duration>) {
         let idle_after_ns = idle_sleep.map(|idle| idle.as_nanos() as u64);
-        for core in &self.cores {
+        for core in self.data_plane() {
             core.mailbox.send(ToCore::IdleSleep(idle_after_ns));
         }
     }
 
-    /// CPU and counters of each core.
+    /// CPU and counters of each of the data plane's cores.
     pub fn cores(&self) -> impl Iterator<Item = (usize, &Arc<CoreCounters>)> {
-        self.cores.iter().map(|core| (core.cpu, &core.counters))
+        self.cores.iter().filter_map(|core| match core.role {
+            CoreRole::DataPlane { cpu } => Some((cpu, &core.counters)),
+            CoreRole::Slow => None,
+        })
+    }
+
+    /// The cores without the slow one.
+    pub(crate) fn data_plane(&self) -> &[CoreHandle] {
+        let count = self.slow().map_or(self.cores.len(), |slow| slow.0);
+        &self.cores[..count]
+    }
+
+    /// The core of what makes others wait.
+    pub(crate) fn slow(&self) -> Option<CoreIndex> {
+        self.cores.iter().position(|core| core.role == CoreRole::Slow).map(CoreIndex)
     }
 
     pub(crate) fn send(&self, core: CoreIndex, message: ToCore) {
@@ -521,11 +647,12 @@ impl Engine {
     }
 
     pub(crate) fn check(&self, core: CoreIndex) -> Result<CoreIndex, EngineError> {
-        if core.0 < self.cores.len() { Ok(core) } else { Err(EngineError::NoSuchCore(core.0, self.cores.len() - 1)) }
+        let cores = self.data_plane().len();
+        if core.0 < cores { Ok(core) } else { Err(EngineError::NoSuchCore(core.0, cores - 1)) }
     }
 
     pub(crate) fn least_loaded(&self) -> CoreIndex {
-        let least = self.cores.iter().enumerate().min_by_key(|(_, core)| core.queues);
+        let least = self.data_plane().iter().enumerate().min_by_key(|(_, core)| core.queues);
         CoreIndex(least.map_or(0, |(index, _)| index))
     }
 
@@ -559,7 +686,12 @@ impl Drop for Engine {
             core.mailbox.send(ToCore::Shutdown);
         }
         for core in &mut self.cores {
-            if let Some(thread) = core.thread.take() {
+            let Some(thread) = core.thread.take() else { continue };
+            let began = Instant::now();
+            while core.role == CoreRole::Slow && !thread.is_finished() && began.elapsed() < SLOW_END {
+                std::thread::sleep(SLOW_END / 100);
+            }
+            if core.role != CoreRole::Slow || thread.is_finished() {
                 let _ = thread.join();
             }
         }

@@ -11,11 +11,18 @@ pub(crate) struct CoreLinks {
     pub index: CoreIndex,
     /// Of every core, itself included.
     pub peers: Vec<Mailbox<ToCore>>,
+    /// The [slow core](crate::engine), where there is one.
+    pub slow: Option<CoreIndex>,
     /// Of the control thread.
     pub control: Mailbox<FromCore>,
 }
 
 impl CoreLinks {
+    /// Whether the core is the slow one.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow == Some(self.index)
+    }
+
     /// Sends to a core.
     pub(crate) fn send(&self, core: CoreIndex, message: ToCore) {
         self.peers[core.0].send(message);

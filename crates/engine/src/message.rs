@@ -203,6 +203,14 @@ pub enum FromCore {
         /// What the driver did.
         reason: String,
     },
+    /// A queue made its core wait for longer than there was room for. It is on its way to the slow core, and the rest
+    /// of its device is to follow.
+    Stalled {
+        /// Which queue.
+        key: QueueKey,
+        /// How long the last stall took.
+        time: Duration,
+    },
     /// A port's socket is of no use any more: it was put away, and what is to leave by the port is dropped until it is
     /// given [another](crate::Engine::set_sockets).
     SocketLost {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use softdpu_sched::Patience;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
-use crate::engine::{Engine, EngineError};
+use crate::engine::{CoreHandle, Engine, EngineError};
 use crate::ids::{CoreIndex, QueueKey};
 use crate::injector::Injector;
 use crate::mailbox::mailbox;
@@ -63,10 +63,13 @@ impl Engine {
     /// tells when no core goes by the one before any more.
     pub fn set_tables(&self, tables: &Arc<Tables>) -> Replacement {
         let (sender, replaced) = mpsc::channel();
+        // Nothing waits for what a front end makes as slow as it likes.
+        let is_waited_for = |core: &&CoreHandle| !core.is_held_up();
         for core in &self.cores {
-            core.mailbox.send(ToCore::Tables(Arc::clone(tables), sender.clone()));
+            let answer = if is_waited_for(&core) { sender.clone() } else { mpsc::channel().0 };
+            core.mailbox.send(ToCore::Tables(Arc::clone(tables), answer));
         }
-        Replacement { replaced, cores: self.cores.len() }
+        Replacement { replaced, cores: self.cores.iter().filter(is_waited_for).count() }
     }
 
     /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts,
@@ -110,7 +113,7 @@ impl Engine {
     /// there are cores; a core without one sends by another's. None: what is to leave by the port is dropped as
     /// [`PortDown`](softdpu_vpc::DropReason::PortDown).
     pub fn set_sockets(&self, port: PortId, sockets: Vec<Socket>) {
-        let cores = self.cores.len();
+        let cores = self.data_plane().len();
         let (first, count) = (self.least_loaded().0, sockets.len().min(cores));
         let mut sockets = sockets.into_iter();
         for turn in 0..cores {
@@ -118,6 +121,10 @@ impl Engine {
             let owner = turn.checked_rem(count).map(|turn| CoreIndex(at(turn)));
             let socket = if turn < count { sockets.next().map(Box::new) } else { None };
             self.cores[at(turn)].mailbox.send(ToCore::Socket { port, owner, socket });
+        }
+        if let Some(slow) = self.slow() {
+            let owner = (count > 0).then_some(CoreIndex(first));
+            self.send(slow, ToCore::Socket { port, owner, socket: None });
         }
     }
 
@@ -147,13 +154,13 @@ impl Engine {
     ) -> Option<(CoreIndex, Explanation)> {
         let (answer, answers) = mpsc::channel();
         let (name, frame): (Arc<str>, Arc<[u8]>) = (name.into(), frame.into());
-        for core in &self.cores {
+        for core in self.data_plane() {
             let (name, frame, answer) = (Arc::clone(&name), Arc::clone(&frame), answer.clone());
             core.mailbox.send(ToCore::Explain(ExplainRequest { port, name, frame, answer }));
         }
         let deadline = Instant::now() + patience;
         let next = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-        let all = (0..self.cores.len()).map_while(|_| next());
+        let all = (0..self.data_plane().len()).map_while(|_| next());
         let known = all.filter_map(|(core, answer)| Some((core, answer?)));
         known.min_by_key(|(core, answer)| (!answer.is_flow, *core))
     }

@@ -16,9 +16,10 @@ use crate::ids::CoreIndex;
 const MOST_GUARANTEED: u32 = 900;
 
 /// The tenants of a node.
-#[derive(Default)]
 pub(crate) struct Shares {
     tenants: HashMap<TenantId, TenantShare>,
+    /// Cores that what is guaranteed is in parts of: the data plane's.
+    guaranteeing: usize,
     /// Policies want to know how many cores serve a tenant ([`Share::cores`]).
     counts_cores: bool,
 }
@@ -37,9 +38,10 @@ struct TenantShare {
 pub(crate) type ShareUpdate = (CoreIndex, TenantId, Share, Arc<TenantCounters>);
 
 impl Shares {
-    /// Shares without tenants. `counts_cores`: each share says how many cores serve the tenant.
-    pub(crate) fn new(counts_cores: bool) -> Shares {
-        Shares { tenants: HashMap::new(), counts_cores }
+    /// Shares without tenants, of so many cores of the data plane. `counts_cores`: each share says how many cores serve
+    /// the tenant.
+    pub(crate) fn new(guaranteeing: usize, counts_cores: bool) -> Shares {
+        Shares { tenants: HashMap::new(), guaranteeing, counts_cores }
     }
 
     /// A tenant has another share, of the node as a whole: its guarantee is in thousandths of all cores' time.
@@ -100,7 +102,7 @@ impl Shares {
         let mut guaranteed = vec![0_u32; cores];
         for entry in self.tenants.values() {
             for (_, sum) in guaranteed.iter_mut().enumerate().filter(|(core, _)| entry.is_on(*core)) {
-                *sum += entry.guarantee(cores);
+                *sum += entry.guarantee(self.guaranteeing);
             }
         }
         let weights: Vec<HashMap<TenantId, u32>> = (0..cores).map(|core| self.weights(core)).collect();
@@ -111,7 +113,7 @@ impl Shares {
                 let mut share = Share { limits: entry.limits(core), cores: served_on, ..entry.share };
                 share.weight = weights[core].get(&tenant).copied().unwrap_or(entry.share.weight);
                 // More than a core has is had in proportion.
-                let own = entry.guarantee(cores);
+                let own = entry.guarantee(self.guaranteeing);
                 share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
                 if entry.sent[core] != Some(share) {
                     entry.sent[core] = Some(share);
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn limits_and_guarantees_are_divided_over_the_cores_that_serve_a_tenant() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(4, false);
         shares.configure(A, limited(1_000, 200), 4);
         assert!(shares.count(A, CoreIndex(0), 1));
         assert_eq!(shares.divide(4).len(), 4, "every core knows every tenant");
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_guaranteed_on_a_core_leaves_something_of_it() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(2, false);
         for tenant in [A, B] {
             shares.configure(tenant, limited(10, 400), 2);
             shares.count(tenant, CoreIndex(0), 1);
@@ -212,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_moves_is_nowhere_in_between() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(3, false);
         shares.configure(A, limited(1_000, 0), 3);
         shares.count(A, CoreIndex(0), 1);
         shares.divide(3);
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn cores_are_counted_for_policies_that_go_by_them() {
-        let mut shares = Shares::new(true);
+        let mut shares = Shares::new(2, true);
         shares.configure(A, Share::default(), 2);
         assert!(shares.count(A, CoreIndex(0), 1));
         shares.divide(2);
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_weight_is_for_the_node() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(2, false);
         for (tenant, weight) in [(A, 1), (B, 2)] {
             shares.configure(tenant, Share { weight, ..Share::default() }, 2);
         }
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_tenant_without_limits_or_guarantee_has_the_same_share_wherever_it_is() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(2, false);
         shares.configure(A, Share { weight: 7, ..Share::default() }, 2);
         assert_eq!(shares.divide(2).len(), 2);
         assert!(!shares.count(A, CoreIndex(1), 1));

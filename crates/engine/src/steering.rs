@@ -166,7 +166,7 @@ impl Engine {
     /// # Errors
     /// [`SteeringError`]; nothing has changed then.
     pub fn set_steering(&mut self, spec: SteeringSpec) -> Result<(), SteeringError> {
-        let cores = self.cores.len();
+        let cores = self.data_plane().len();
         let named = spec.spread.iter().chain(spec.rules.iter().map(|(_, core)| core));
         if let Some(core) = named.into_iter().find(|core| core.0 >= cores) {
             return Err(SteeringError::Core(core.0, cores - 1));
@@ -227,7 +227,7 @@ impl Engine {
     /// Which core forwards which packets from tunnels.
     pub fn steering(&self) -> SteeringReport {
         let SteeringControl { spec, table, slots, pinned, moved, .. } = &self.steering;
-        let mut buckets = vec![0; self.cores.len()];
+        let mut buckets = vec![0; self.data_plane().len()];
         let places: Vec<usize> = (0..BUCKETS).filter_map(|bucket| table.core_of(bucket)).collect();
         for place in &places {
             if let Some(count) = buckets.get_mut(*place) {
@@ -261,7 +261,7 @@ impl Engine {
     /// decides. Returns how many were moved.
     pub fn balance_tunnels(&mut self, now: Nanos, underlay: Option<PortId>) -> usize {
         let passed = now.since(std::mem::replace(&mut self.steering.measured, now)).0;
-        if self.steering.spec.mode != SteeringMode::Auto || self.cores.len() < 2 || passed == 0 {
+        if self.steering.spec.mode != SteeringMode::Auto || self.data_plane().len() < 2 || passed == 0 {
             return 0;
         }
         let Some(underlay) = underlay else { return 0 };
@@ -330,7 +330,7 @@ impl Engine {
 
     /// What cores did since loads were last measured, in `passed` nanoseconds.
     fn measure(&mut self, passed: u64) -> CoreLoads {
-        let count = self.cores.len();
+        let count = self.data_plane().len();
         let mut seen = std::mem::take(&mut self.steering.seen);
         seen.resize(count, CoreCounts::default());
         let thousandths = |ns: u64| (ns.saturating_mul(1_000) / passed).min(1_000) as u32;

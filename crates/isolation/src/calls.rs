@@ -1,7 +1,8 @@
 //! The system calls that the data plane may make once its cores are made.
 //!
-//! What is not listed is refused. Calls that a core makes per batch (io_uring_enter, io_submit, epoll_wait, read, write,
-//! send…) are allowed whatever their arguments: the kernel then decides by a bitmap, and runs no filter (Linux 5.11).
+//! What is not listed is refused. Calls that a core makes per batch (io_uring_enter, io_submit, epoll_wait, read,
+//! write, send…) are allowed whatever their arguments: the kernel then decides by a bitmap, and runs no filter
+//! (Linux 5.11).
 
 use std::collections::BTreeMap;
 
@@ -250,8 +251,8 @@ pub(crate) fn filter(needs: &Needs) -> Result<(), seccompiler::Error> {
     // clone3(2) has its flags behind a pointer, which no filter can follow. "Not there" has the C library use clone(2).
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = compile(Rules::from([(libc::SYS_clone3, Vec::new())]), SeccompAction::Allow, unknown)?;
-    // Threads, and no processes. An error, and no trap: the C library blocks all signals when it starts a process, and a
-    // trap that is blocked ends the process.
+    // Threads, and no processes. An error, and no trap: the C library blocks all signals when it starts a process,
+    // and a trap that is blocked ends the process.
     let process = when(&[Argument(0, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)])?;
     let denied = SeccompAction::Errno(libc::EPERM as u32);
     let clone = compile(Rules::from([(libc::SYS_clone, vec![process])]), SeccompAction::Allow, denied)?;

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A refused call is an error to the code that made it (`EPERM`, `EACCES`), counted by [`refused`] and said on standard
-//! error; the start of a process is refused without a count. It never ends the process: a filter that is too narrow must cost a feature, and not every guest's disk.
+//! error; the start of a process is refused without a count. It never ends the process: a filter that is too narrow
+//! must cost a feature, and not every guest's disk.
 
 #![forbid(unsafe_code)]
 

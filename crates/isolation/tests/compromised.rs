@@ -1,8 +1,9 @@
-//! What code that got hold of the data plane could do: each attempt in a process of its own with the data plane's walls.
+//! What code that got hold of the data plane could do: each attempt in a process of its own with the data plane's
+//! walls.
 //!
-//! A test starts this program again for one attempt. That process puts the walls up as the data plane does and makes the
-//! attempt on a thread that was there before the filter of system calls, and on one that came after it. Without walls
-//! the same attempts are not refused: they show what the walls keep out.
+//! A test starts this program again for one attempt. That process puts the walls up as the data plane does and makes
+//! the attempt on a thread that was there before the filter of system calls, and on one that came after it. Without
+//! walls the same attempts are not refused: they show what the walls keep out.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut};

@@ -12,6 +12,7 @@
 //! | `placement` | which core serves what: [`Balancer`], [`Spreader`] |
 //! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
+//! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -31,6 +32,7 @@ mod policy;
 mod rates;
 pub mod record;
 mod scheduler;
+mod stalls;
 mod tenant_scheduler;
 mod types;
 mod weighted;
@@ -46,6 +48,7 @@ pub use placement::{
 pub use policy::{Policy, UnknownPolicy};
 pub use rates::{Colour, Lease, Measure, Meter, Patience, Rate, TokenBucket};
 pub use scheduler::Scheduler;
+pub use stalls::{Demotions, Stalls};
 pub use tenant_scheduler::{DeferredWork, Preemption, TenantScheduler};
 pub use types::{
     Account, BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,

@@ -16,6 +16,16 @@ pub fn pin_to(cpu: usize) -> Result<(), Errno> {
     sched_setaffinity(None, &set)
 }
 
+/// Keeps the calling thread to these CPUs, any of them.
+///
+/// # Errors
+/// `EINVAL` where none of them exists or is allowed to this process.
+pub fn keep_to(cpus: &[usize]) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(None, &set)
+}
+
 /// The CPUs the calling thread may run on, ascending.
 pub fn allowed() -> Vec<usize> {
     match sched_getaffinity(None) {

@@ -30,6 +30,17 @@ pub fn thread_time() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
+/// How often this thread has waited for something so far, other than for a CPU: a system call.
+pub fn thread_waits() -> u64 {
+    // SAFETY: the call writes one rusage, for which zeroes are a value, to where the pointer shows.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    usage.ru_nvcsw as u64
+}
+
 struct Scale {
     origin: Instant,
     base: u64,
@@ -97,6 +108,13 @@ fn invariant_counter() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_has_waited() {
+        let before = thread_waits();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(thread_waits() > before);
+    }
 
     #[test]
     fn it_advances_with_the_kernels_clock() {

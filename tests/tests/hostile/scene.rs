@@ -84,6 +84,14 @@ impl Abuse {
     }
 }
 
+/// What `status` says of a device that may have made a core wait.
+#[derive(Debug)]
+pub struct Demotion {
+    pub is_demoted: bool,
+    pub stalls: u64,
+    pub stalled: Duration,
+}
+
 /// The daemon and the device under attack.
 pub struct Scene {
     daemon: Daemon,
@@ -227,6 +235,25 @@ impl Scene {
     /// Interrupts that the device sent.
     pub fn interrupts(&self) -> Result<u64, Failure> {
         Ok(self.device()?["queues"][0]["interrupts_sent"].as_u64().unwrap_or(0))
+    }
+
+    /// Whether a device is on the slow core, and what its first queue made its cores wait for.
+    pub fn demotion(&self, device: &str) -> Result<Demotion, Failure> {
+        let status = self.daemon.device(device)?;
+        let number = |name: &str| {
+            status["queues"][0][name].as_u64().ok_or_else(|| Failure::new(format!("a queue has no number {name}")))
+        };
+        let is_demoted =
+            status["demoted"].as_bool().ok_or_else(|| Failure::new("a device is not said to be demoted"))?;
+        Ok(Demotion { is_demoted, stalls: number("stalls")?, stalled: Duration::from_nanos(number("stalled_ns")?) })
+    }
+
+    /// The core time that a tenant was charged with.
+    pub fn core_time(&self, tenant: &str) -> Result<Duration, Failure> {
+        let status = self.daemon.status()?;
+        let all = status["tenants"].as_array().into_iter().flatten();
+        let its = all.filter(|other| other["name"] == tenant).filter_map(|other| other["core_time_ns"].as_u64()).next();
+        its.map(Duration::from_nanos).ok_or_else(|| Failure::new(format!("status has no core time of {tenant}")))
     }
 
     fn errors(&self) -> Result<u64, Failure> {

@@ -40,6 +40,9 @@ pub struct DeviceStatus {
     /// Messages of front ends that were refused or led to the end of their connection.
     #[serde(default)]
     pub protocol_errors: u64,
+    /// Whether it is served by the slow core, beside the data plane's, because its queues made those wait (`stalls`).
+    #[serde(default)]
+    pub demoted: bool,
     /// How long its queues stood still when this data plane took them up from the one before, in microseconds.
     #[serde(default)]
     pub pause_us: Option<u64>,
@@ -93,7 +96,7 @@ pub struct ClosedFrontEnds {
 pub struct QueueStatus {
     /// Which of the device's queues.
     pub index: u16,
-    /// The CPU that serves it.
+    /// The CPU that serves it; none while its device is demoted.
     pub core: Option<u32>,
     /// How many descriptors it has.
     pub size: u16,
@@ -115,6 +118,12 @@ pub struct QueueStatus {
     pub interrupts_sent: u64,
     /// Interrupts the driver did not want.
     pub interrupts_suppressed: u64,
+    /// Times that it made its core wait: a page fault on its memory, a signal to its eventfd or its volume took long.
+    #[serde(default)]
+    pub stalls: u64,
+    /// For how long together, in nanoseconds.
+    #[serde(default)]
+    pub stalled_ns: u64,
     /// Requests that have started and not completed.
     pub inflight: u32,
     /// Frames that went through it, of an interface: to its driver by a receive queue, from it by a transmit queue. One

@@ -306,6 +306,11 @@ fn devices(out: &mut Exposition, status: &NodeStatus) {
         "Messages of front ends that were refused or led to the end of their connection.",
         status.devices.iter().map(|device| (vec![("device", &*device.name)], device.protocol_errors as f64)),
     );
+    out.metric(
+        "device_demoted",
+        "1 while the slow core serves the device, which made others wait.",
+        status.devices.iter().map(|device| (vec![("device", &*device.name)], f64::from(u8::from(device.demoted)))),
+    );
     let paused = status
         .devices
         .iter()
@@ -337,7 +342,7 @@ fn queues(out: &mut Exposition, status: &NodeStatus) {
             queue.requests.by_type().into_iter().map(move |(kind, count)| (labels(kind), count as f64))
         }),
     );
-    let counters: [Metric<super::QueueStatus>; 11] = [
+    let counters: [Metric<super::QueueStatus>; 13] = [
         ("queue_read_bytes_total", "Bytes read from the volume.", |queue| queue.read_bytes as f64),
         ("queue_written_bytes_total", "Bytes written to the volume.", |queue| queue.written_bytes as f64),
         ("queue_errors_total", "Requests that ended in an error status.", |queue| queue.errors as f64),
@@ -346,6 +351,8 @@ fn queues(out: &mut Exposition, status: &NodeStatus) {
         ("queue_interrupts_suppressed_total", "Interrupts the driver did not want.", |queue| {
             queue.interrupts_suppressed as f64
         }),
+        ("queue_stalls_total", "Times that the queue made its core wait.", |queue| queue.stalls as f64),
+        ("queue_stall_seconds_total", "For how long together.", |queue| queue.stalled_ns as f64 / 1e9),
         ("queue_frames_total", "Frames that went through an interface's queue.", |queue| queue.frames as f64),
         ("queue_frame_bytes_total", "Their bytes.", |queue| queue.frame_bytes as f64),
         ("queue_dropped_frames_total", "Frames without a receive buffer, and chains that are no frames.", |queue| {

@@ -101,6 +101,8 @@ pub fn sample() -> NodeStatus {
                 requests: RequestCounts { reads: 5_000, writes: 12, ..RequestCounts::default() },
                 read_bytes: 20_480_000,
                 inflight: 3,
+                stalls: 6,
+                stalled_ns: 2_500_000_000,
                 ..QueueStatus::default()
             }],
             port: Some(PortStatus {
@@ -114,6 +116,7 @@ pub fn sample() -> NodeStatus {
             }),
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
             protocol_errors: 41,
+            demoted: true,
             pause_us: Some(1_500),
             closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],

@@ -114,6 +114,10 @@ fn the_metrics_are_valid_exposition_and_hold_the_status() {
     assert_eq!(value("softdpu_device_state", &[("device", "acme-vm1-disk"), ("state", "running")]), 0.0);
     assert_eq!(value("softdpu_device_protocol_errors_total", &[("device", "acme-vm1-disk")]), 41.0);
     assert_eq!(value("softdpu_device_front_ends_closed_total", &[("device", "acme-vm1-disk")]), 2.0);
+    assert_eq!(value("softdpu_device_demoted", &[("device", "acme-vm1-disk")]), 1.0);
+    let queue = [("device", "acme-vm1-disk"), ("queue", "0")];
+    assert_eq!(value("softdpu_queue_stalls_total", &queue), 6.0);
+    assert_eq!(value("softdpu_queue_stall_seconds_total", &queue), 2.5);
     let volume = ("volume", "acme-root");
     assert_eq!(value("softdpu_volume_errors_total", &[volume, ("kind", "timeout")]), 2.0);
     assert_eq!(value("softdpu_volume_errors_total", &[volume, ("kind", "gone")]), 7.0);

@@ -236,7 +236,7 @@ impl Device {
                     self.trouble = Some(format!("queue {index}: {reason}"));
                 }
             }
-            FromCore::SocketLost { .. } | FromCore::FirstCompletion { .. } => {}
+            FromCore::SocketLost { .. } | FromCore::FirstCompletion { .. } | FromCore::Stalled { .. } => {}
         }
         let Some(awaited) = connection.awaited.take_if(|awaited| awaited.is_over()) else { return Ok(()) };
         self.lose_queues(&awaited, host);

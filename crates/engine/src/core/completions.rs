@@ -47,29 +47,57 @@ impl Completions {
         accounting: &mut Accounting,
         links: &CoreLinks,
     ) -> Vec<u32> {
-        let started = clock::now();
+        let mut started = clock::now();
         let numbers = queues.take_unpublished();
         for &number in &numbers {
             if let Some(queue) = queues.get_mut(number) {
                 queue.is_unpublished = false;
+                if queue.suspect > 0 {
+                    // What was published before it, and it alone.
+                    accounting.charge_published(queues, started);
+                    started = clock::now();
+                }
                 let count = self.complete(queues, number, accounting, links);
                 if count > 0 {
                     accounting.published(number, count);
+                }
+                if let Some(queue) = queues.get_mut(number).filter(|queue| queue.suspect > 0) {
+                    queue.suspect -= 1;
+                    accounting.charge_published(queues, started);
+                    started = clock::now();
                 }
             }
         }
         accounting.charge_published(queues, started);
         if self.has_interrupts() {
-            let started = clock::now();
             let mut interrupts = std::mem::take(&mut self.interrupts);
-            self.interrupt(queues, &interrupts);
-            accounting.charge_interrupts(queues, &interrupts, started);
+            let is_alone = |number: &u32| queues.get(*number).is_some_and(|queue| queue.suspect > 0);
+            let alone: Vec<u32> = interrupts.extract_if(.., |number| is_alone(number)).collect();
+            for number in &alone {
+                self.interrupt_and_charge(queues, std::slice::from_ref(number), accounting);
+            }
+            self.interrupt_and_charge(queues, &interrupts, accounting);
             if self.interrupts.is_empty() {
                 interrupts.clear();
                 self.interrupts = interrupts;
             }
         }
         numbers
+    }
+
+    /// Interrupts the drivers of these queues, which are charged with it.
+    #[inline]
+    pub(super) fn interrupt_and_charge(
+        &mut self,
+        queues: &mut QueueTable,
+        numbers: &[u32],
+        accounting: &mut Accounting,
+    ) {
+        if !numbers.is_empty() {
+            let started = clock::now();
+            self.interrupt(queues, numbers);
+            accounting.charge_interrupts(queues, numbers, started);
+        }
     }
 
     /// Publishes what a grant has finished, of whatever queue. Interrupts wait for [`publish`](Self::publish).
@@ -139,7 +167,7 @@ impl Completions {
 
     /// Interrupts the drivers of these queues, with one system call.
     #[inline]
-    pub(super) fn interrupt(&mut self, queues: &QueueTable, numbers: &[u32]) {
+    fn interrupt(&mut self, queues: &QueueTable, numbers: &[u32]) {
         let queues = numbers.iter().filter_map(|&number| queues.get(number));
         let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
         let sent = self.notifier.signal(calls);

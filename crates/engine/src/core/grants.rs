@@ -12,6 +12,7 @@ use super::{Core, Intake};
 use crate::ids::QueueKey;
 use crate::net::IngressBill;
 use crate::queue::{BURST, Backpressure, Loan, Role, RunningQueue, Transmit};
+use crate::steal::Spent;
 
 /// What a unit is charged where nothing is to depend on time, nanoseconds.
 const NOMINAL: u64 = 100;
@@ -109,7 +110,12 @@ impl<S: TenantScheduler> Core<S> {
             }
             return ended;
         }
+        let is_suspect = queue.suspect > 0;
         let cost = self.run_requests(number, grant, started);
+        if is_suspect {
+            // Within its grant, so that what the kernel does with its memory is not others' as well.
+            self.disk.flush();
+        }
         // Its driver does not wait for other tenants' grants.
         self.complete_touched();
         if cost.pending > 0 {
@@ -123,11 +129,14 @@ impl<S: TenantScheduler> Core<S> {
         let ended = clock::now();
         let Core { work, queues, accounting, frames, .. } = self;
         let is_timed = work.dispatcher.is_timed();
-        let mut took = match is_timed {
-            true => accounting.cpu_time(started, ended),
-            false => NOMINAL * u64::from(cost.units),
+        let spent = match is_timed {
+            true => accounting.spent(started, ended),
+            false => Spent { time: NOMINAL * u64::from(cost.units), has_waited: false },
         };
-        let number = grant.queue.index;
+        let (number, mut took) = (grant.queue.index, spent.time);
+        if spent.has_waited && queues.get(number).is_some_and(|queue| matches!(queue.spec.role, Role::Block { .. })) {
+            queues.stalled(number, took);
+        }
         if is_timed && let Some(queue) = queues.get_mut(number) {
             took += queue.take_instalment(cost.units);
         }
@@ -466,7 +475,7 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Charges a tenant with deferred work: at once, or where its policy does not charge it, with the queue's next
     /// grants.
-    fn charge_deferred(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
+    pub(super) fn charge_deferred(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
         let is_charged = self.work.dispatcher.charge_deferred(Nanos(now), tenant, Nanos(took));
         let queue = self.queues.find(key);
         if !is_charged {

@@ -1,8 +1,9 @@
 //! Queues come to a core, move on, break and end.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
-use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sched::{Nanos, Stalls, TenantScheduler, Work};
 use softdpu_sys::clock;
 
 use super::Core;
@@ -65,6 +66,34 @@ impl<S: TenantScheduler> Core<S> {
         }
         self.directory.departed(key, to);
         self.links.send(to, ToCore::Adopt(queue));
+    }
+
+    /// Settles what queues have made the core wait for.
+    #[inline]
+    pub(super) fn settle_stalls(&mut self) {
+        while let Some((key, time)) = self.queues.next_stall() {
+            self.settle_stall(key, time);
+        }
+    }
+
+    /// A queue made the core wait for `time` nanoseconds. On the slow core it rests. Its tenant pays for it here, where
+    /// the time is missing.
+    #[cold]
+    fn settle_stall(&mut self, key: QueueKey, time: u64) {
+        let Some(queue) = self.queues.find(key).filter(|_| self.work.dispatcher.is_timed()) else { return };
+        let now = clock::now();
+        queue.spec.counters.stalls.add(1);
+        queue.spec.counters.stalled_ns.add(time);
+        if self.links.is_slow() {
+            queue.rests_until = queue.rests_until.max(now + Stalls::rest(Nanos(time)).0);
+        }
+        let is_over = queue.stalls.add(Nanos(now), Nanos(time));
+        let (tenant, owed) = (queue.spec.tenant, std::mem::take(&mut queue.uncharged));
+        self.charge_deferred(key, tenant, now, owed);
+        if is_over && let Some(slow) = self.links.slow {
+            self.links.report(FromCore::Stalled { key, time: Duration::from_nanos(time) });
+            self.send_away(key, slow);
+        }
     }
 
     /// Removes a queue from this core's tables.
@@ -157,7 +186,9 @@ impl<S: TenantScheduler> Core<S> {
         queue.waiting.release();
         let is_settled = queue.in_flight == 0 || queue.can_rewind();
         let ends = queue.stop_deadline().is_some() && is_settled;
+        let started = clock::now();
         self.completions.signal_error(queue);
+        self.accounting.signalled_error(&mut self.queues, key.number, started);
         self.links.report(FromCore::Broken { key, reason });
         if ends {
             self.end_queue(key.number);

@@ -47,7 +47,7 @@ impl<S: TenantScheduler> Core<S> {
                 let (number, resumed) = (queue.key.number, queue.spec.resumed);
                 self.adopt(queue);
                 if resumed {
-                    self.completions.interrupt(&self.queues, &[number]);
+                    self.interrupt_at_once(number);
                 }
             }
             ToCore::Adopt(queue) => self.adopt(queue),
@@ -135,6 +135,12 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
+    /// Interrupts the driver of a queue, which is charged with it.
+    fn interrupt_at_once(&mut self, number: u32) {
+        let Core { completions, queues, accounting, .. } = self;
+        completions.interrupt_and_charge(queues, &[number], accounting);
+    }
+
     /// A message for a queue that is not on this core.
     fn forward(&mut self, key: QueueKey, message: ToCore) {
         self.directory.forward(key, message, &self.links);
@@ -164,7 +170,7 @@ impl<S: TenantScheduler> Core<S> {
             QueueUpdate::Call(call) => {
                 queue.spec.call = call;
                 // A driver that armed before the descriptor came must not wait for ever.
-                self.completions.interrupt(&self.queues, &[key.number]);
+                self.interrupt_at_once(key.number);
             }
             QueueUpdate::Kick(kick) => {
                 if let Some(old) = &queue.spec.kick {

@@ -30,7 +30,7 @@ pub(crate) use work::Contention;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
@@ -52,6 +52,7 @@ use crate::mailbox::Inbox;
 use crate::message::ToCore;
 use crate::queue::{Backpressure, QueueTable, Role, RunningQueue};
 use crate::sleep::{Sleep, Waker};
+use crate::steal::Spent;
 
 /// Chains taken from one ring before the next is polled.
 const INTAKE: usize = 64;
@@ -61,6 +62,9 @@ const ROUNDS_PER_TICK: u32 = 1024;
 
 /// The longest sleep, so that time-outs of back ends are noticed.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// Between two looks of the slow core at a ring that has no notifications.
+const SLOW_POLL: Duration = Duration::from_micros(100);
 
 /// For how long a core sleeps while frames wait for a socket that took no more: an interface drains in less.
 const BACKED_UP_NS: u64 = 100_000;
@@ -226,6 +230,7 @@ impl<S: TenantScheduler> Core<S> {
         self.frames.send_outgoing(&mut self.queues);
         self.settle_broken();
         self.publish();
+        self.settle_stalls();
         self.frames.flush_sockets(&self.sleep);
         busy
     }
@@ -267,7 +272,7 @@ impl<S: TenantScheduler> Core<S> {
             Role::Transmit(transmit) => room = room.min(transmit.budget(now)),
             Role::Receive(_) => return None,
         }
-        if room == 0 {
+        if room == 0 || queue.is_resting(now) {
             return None;
         }
         if !queue.spec.ring.has_work() {
@@ -292,10 +297,13 @@ impl<S: TenantScheduler> Core<S> {
         queue.spec.counters.in_flight.set(u64::from(queue.in_flight));
         self.work.enqueue(queue.id(), Work { units, bytes }, now);
         let ended = clock::now();
-        let took = self.accounting.cpu_time(started, ended);
+        let Spent { time: took, has_waited } = self.accounting.spent(started, ended);
         queue.uncharged += took;
         if self.work.dispatcher.is_timed() {
             queue.poll_budget.polled(taken, took);
+        }
+        if has_waited {
+            self.queues.stalled(number, took);
         }
         *last = Some(ended);
         Some(took)
@@ -385,7 +393,11 @@ impl<S: TenantScheduler> Core<S> {
         // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
         let is_full =
             |queue: &RunningQueue| work.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
-        let armed = queues.arm(|queue| queue.is_rate_limited(now) || is_full(queue));
+        let armed = queues.arm(|queue| queue.is_rate_limited(now) || queue.is_resting(now) || is_full(queue));
+        if self.links.is_slow() && !armed.may_sleep() {
+            // It has no CPU of its own.
+            std::thread::sleep(SLOW_POLL);
+        }
         if armed.may_sleep() && !self.work.is_due(now) && self.inbox.fall_asleep() {
             self.accounting.counters.sleeps.add(1);
             self.accounting.counters.asleep.store(true, Relaxed);
@@ -413,6 +425,7 @@ impl<S: TenantScheduler> Core<S> {
             _ => None,
         });
         let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
+        let rests = self.queues.iter().map(|queue| queue.rests_until).filter(|until| *until > now);
         let backend =
             self.disk.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
         let grants = self.work.is_waiting().then_some(self.work.dispatcher.idle_until().0);
@@ -420,6 +433,7 @@ impl<S: TenantScheduler> Core<S> {
         let sockets = self.frames.is_backed_up().then_some(now + BACKED_UP_NS);
         stops
             .chain(limits)
+            .chain(rests)
             .chain(grants)
             .chain(sockets)
             .chain(self.frames.functions_due())

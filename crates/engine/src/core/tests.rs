@@ -128,7 +128,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
     let (other, other_inbox) = mailbox().unwrap();
     let (control, events) = mailbox().unwrap();
     let core = Core::new(CoreParts {
-        links: CoreLinks { index: CoreIndex(0), peers: vec![peer, other], control },
+        links: CoreLinks { index: CoreIndex(0), peers: vec![peer, other], slow: None, control },
         scheduler: Recorder::default(),
         io: IoContext::new(64).unwrap(),
         notifier: Notifier::new().unwrap(),

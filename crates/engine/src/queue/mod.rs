@@ -18,7 +18,7 @@ use std::sync::Arc;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
 use softdpu_ring::{Chains, Queue, Used};
-use softdpu_sched::{Nanos, Placement, QueueId, TenantId, instalment};
+use softdpu_sched::{Nanos, Placement, QueueId, Stalls, TenantId, instalment};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::clock;
 
@@ -142,6 +142,12 @@ pub(crate) struct RunningQueue {
     pub poll_budget: PollBudget,
     /// Core time of each request in the piece of a grant that ran last, nanoseconds. None: not known.
     pub request_ns: Option<u64>,
+    /// The time for which it made its cores wait of late.
+    pub stalls: Stalls,
+    /// How often more it is looked at alone: it is one of several for which its core has waited.
+    pub suspect: u8,
+    /// On the slow core: nothing is taken from its ring until then, clock nanoseconds.
+    pub rests_until: u64,
     /// Its placement, for the core's scheduler. None: it brings no work.
     pub placement: Option<Placement>,
 }
@@ -162,6 +168,9 @@ impl RunningQueue {
             uncharged: 0,
             poll_budget: PollBudget::default(),
             request_ns: None,
+            stalls: Stalls::default(),
+            suspect: 0,
+            rests_until: 0,
             placement: None,
         }
     }
@@ -184,6 +193,12 @@ impl RunningQueue {
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.state == QueueState::Running && self.spec.enabled
+    }
+
+    /// Whether it rests at `now`, after a stall.
+    #[inline]
+    pub(crate) fn is_resting(&self, now: Nanos) -> bool {
+        self.rests_until > now.0
     }
 
     /// Whether its ring is polled for work: it is active, and has more than buffers for frames.

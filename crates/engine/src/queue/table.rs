@@ -17,6 +17,9 @@ pub(crate) struct QueueTable {
     unpublished: Unpublished,
     /// Queues that are broken and that the core has not [settled](Self::next_broken) yet, and why.
     broken: VecDeque<(QueueKey, String)>,
+    /// Queues that made the core wait and that it has not [settled](Self::next_stall) yet, and for how long,
+    /// nanoseconds.
+    stalled: Vec<(QueueKey, u64)>,
 }
 
 /// Numbers of the queues with used entries that are not in their rings yet, and of some that have left.
@@ -122,6 +125,21 @@ impl QueueTable {
         let place = self.first + step;
         let count = self.numbers.len();
         self.number_at(if place < count { place } else { place - count })
+    }
+
+    /// A queue made the core wait for so long, nanoseconds. The core settles that at the end of its round.
+    #[cold]
+    pub(crate) fn stalled(&mut self, number: u32, time: u64) {
+        if let Some(queue) = self.get_mut(number) {
+            let key = queue.key;
+            self.stalled.push((key, time));
+        }
+    }
+
+    /// A queue that made the core wait, and for how long, nanoseconds.
+    #[inline]
+    pub(crate) fn next_stall(&mut self) -> Option<(QueueKey, u64)> {
+        self.stalled.pop()
     }
 
     /// Adds a queue. One with used entries is to be published.

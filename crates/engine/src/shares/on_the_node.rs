@@ -33,7 +33,7 @@ enum Change {
 
 impl Node {
     fn new(share: Share, queues: usize) -> Node {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(CORES, false);
         shares.configure(TENANT, share, CORES);
         let cores = (0..CORES).map(|_| Weighted::default()).collect();
         let (queues, ran) = (vec![None; queues], Vec::new());

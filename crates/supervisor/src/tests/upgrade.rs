@@ -200,8 +200,10 @@ fn a_program_that_is_not_there_is_refused_at_once() {
     let asked = client.ask(upgrade(false));
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable, "nothing serves yet");
     plane.die("exit status 1");
-    let _plane = bed.ready_plane();
-    bed.status_becomes(|status| status.data_plane.version.is_some() || status.data_plane.pid.is_some());
+    let mut plane = bed.ready_plane();
+    let _front_end = bed.connect("a");
+    // It is given connections once it serves.
+    plane.attach();
     let absent = Query::Upgrade(Upgrade { program: "/absent".into(), force: false });
     let asked = client.ask(absent);
     let error: ApiError = client.answer(asked).unwrap_err();
