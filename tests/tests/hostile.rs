@@ -235,7 +235,13 @@ fn a_front_end_that_passes_a_slow_call_eventfd_again_and_again_slows_no_other() 
         let mut watched = slow::Watched::start(&scene.socket("hostile"))?;
         keeps_its_rounds(bystander, |is_attack| {
             let calm = || std::thread::sleep(WINDOW);
-            rounds_while(bystander, || if is_attack { watched.pass_for(WINDOW) } else { Ok(calm()) })
+            rounds_while(bystander, || {
+                if is_attack {
+                    return watched.pass_for(WINDOW);
+                }
+                calm();
+                Ok(())
+            })
         })?;
         assert!(scene.demotion("hostile-disk")?.is_demoted, "it is not demoted");
         scene.same_data_plane()

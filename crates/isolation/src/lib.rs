@@ -54,19 +54,21 @@ pub enum IsolationError {
     Calls(String),
 }
 
+/// A setting of the process: what it is for, and what makes it.
+type Setting = (&'static str, fn() -> rustix::io::Result<()>);
+
 /// Sets up what concerns the process and its files. Call it while the process has one thread: it is for that thread and
 /// those that it starts. Every wall that can stand does; the answer has the others.
 pub fn confine_process(needs: &Needs) -> Vec<IsolationError> {
-    let settings: [(&'static str, fn() -> rustix::io::Result<()>); 3] = [
+    let settings: [Setting; 3] = [
         ("no new privileges", || set_no_new_privs(true)),
         ("no core dumps", || {
             setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: getrlimit(Resource::Core).maximum })
         }),
         ("not dumpable", || set_dumpable_behavior(DumpableBehavior::NotDumpable)),
     ];
-    let refused = |(what, set): (&'static str, fn() -> rustix::io::Result<()>)| {
-        set().err().map(|errno| IsolationError::Process { what, source: errno.into() })
-    };
+    let refused =
+        |(what, set): Setting| set().err().map(|errno| IsolationError::Process { what, source: errno.into() });
     let mut missing: Vec<IsolationError> = settings.into_iter().filter_map(refused).collect();
     missing.extend(files::restrict(needs).err());
     missing

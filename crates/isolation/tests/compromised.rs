@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
 
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::ptrace;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use rustix::io::Errno;
@@ -22,7 +23,7 @@ use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Resource, Signal, Uid, getppid, getrlimit, kill_process, pidfd_open, prlimit,
     set_dumpable_behavior,
 };
-use rustix::thread::{UnshareFlags, set_thread_uid, unshare};
+use rustix::thread::set_thread_uid;
 use softdpu_isolation::{Needs, confine_calls, confine_process, refused};
 
 /// The attempt that a process is for, and whether there are walls in it.
@@ -79,7 +80,7 @@ const ATTEMPTS: &[Attempt] = &[
     attempt("give a file away", Calls("chown"), |victim| chown(victim, Some(1), None)),
     attempt("become another user", Calls("setuid"), |_| Ok(set_thread_uid(Uid::from_raw(0))?)),
     attempt("unmount", Calls("umount2"), |victim| not_there(unmount(victim, UnmountFlags::empty()))),
-    attempt("enter a new namespace", Calls("unshare"), |_| Ok(unshare(UnshareFlags::NEWNET)?)),
+    attempt("enter a new namespace", Calls("unshare"), |_| Ok(unshare(CloneFlags::CLONE_NEWNET)?)),
     attempt("listen to an interface", Calls("socket"), |_| {
         Ok(socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop)?)
     }),
