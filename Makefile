@@ -13,6 +13,7 @@ export CARGO
 export SOFTDPU_BIN := $(TARGET_DIR)/release/softdpu
 
 KILLS        ?= 200
+UPGRADES     ?= 500
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
@@ -58,8 +59,8 @@ instructions: ## Count instructions per frame and per disk request under callgri
 	@lab/setup.sh --bench
 	@lab/instructions.sh
 
-soak: setup build ## The long loops: KILLS=200 kills of the data plane under a guest's I/O
-	SOFTDPU_KILLS=$(KILLS) $(CARGO) test --release --locked -p softdpu-tests --test kill -- --nocapture --test-threads=1
+soak: setup build ## The long loops: KILLS=200 kills and UPGRADES=500 upgrades of the data plane under verified I/O
+	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade -- --nocapture --test-threads=1
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS=60 seconds
 	lab/fuzz.sh $(FUZZ_SECONDS)

@@ -262,6 +262,16 @@ impl Daemon {
         Ok(Duration::from_micros(micros))
     }
 
+    /// From the moment at which the last upgrade stopped the queues until a request completed, as `status` tells it.
+    pub fn first_completion_after_upgrade(&self) -> Result<Duration, Failure> {
+        let status = self.status()?;
+        let upgrade = &status["data_plane"]["upgrade"];
+        let micros = upgrade["first_completion_us"].as_u64();
+        micros
+            .map(Duration::from_micros)
+            .ok_or_else(|| Failure::new(format!("no request has completed since: {upgrade}")))
+    }
+
     /// `softdpu volume grow NAME SIZE`.
     pub fn grow(&self, volume: &str, size: &str) -> Result<(), Failure> {
         self.command(&["volume", "grow", volume, size]).map(|_| ())

@@ -1,4 +1,4 @@
-//! The demonstration's disks: kill, discard, growth and a second boot.
+//! The demonstration's disks: kill, upgrade, discard, growth and a second boot.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const DATA_MIB: u64 = 512;
 const GROWN_MIB: u64 = 1024;
 
-/// Boots a guest from one disk, works on another through a kill of the data plane, grows it, and boots again.
+/// Boots a guest from one disk, works on another through a kill and an upgrade of the data plane, grows it, and boots again.
 pub fn demonstrate(kind: ServerKind, accel: Accel, lab: &Lab, table: &mut Table) -> Result<(), Failure> {
     let softdpu = kind == ServerKind::Softdpu;
     let mut server = table.row("start the server of the disks", || Ok((start(kind, lab)?, format!("{kind:?}"))))?;
@@ -33,16 +33,23 @@ pub fn demonstrate(kind: ServerKind, accel: Accel, lab: &Lab, table: &mut Table)
     table.step(&mut guest, "round", "fio: random writes of mixed sizes, verified")?;
     if softdpu {
         table.row("kill -9 the data plane under this I/O", || {
-            // Between two rounds nothing is under way. A write that has just reached the volume's file is followed by
-            // others: each of fio's two jobs keeps sixteen requests in flight.
-            let modified = modified(lab)?;
-            wait_until("the guest's next write", DEADLINE, || Ok((self::modified(lab)? != modified).then_some(())))?;
+            wait_for_write(lab)?;
             let time = server.daemon()?.kill_data_plane()?;
             guest.check()?;
             Ok(((), format!("back after {:.0} ms", time.as_secs_f64() * 1e3)))
         })?;
     }
     table.step(&mut guest, "round", "fio: the round under way, verified")?;
+    if softdpu {
+        table.row("softdpu upgrade under this I/O", || {
+            wait_for_write(lab)?;
+            let answer = server.daemon()?.upgrade()?;
+            guest.check()?;
+            let switched = answer["switched_us"].as_f64().unwrap_or_default() / 1e3;
+            Ok(((), format!("switched in {switched:.1} ms")))
+        })?;
+        table.step(&mut guest, "round", "fio: the round under way, verified again")?;
+    }
     let before = allocated(lab)?;
     guest.type_line("stop")?;
     guest.step("rounds", DEADLINE)?;
@@ -93,6 +100,13 @@ pub fn demonstrate(kind: ServerKind, accel: Accel, lab: &Lab, table: &mut Table)
     }
     table.row("power off without a single I/O error", || Ok((guest.finish(DEADLINE)?, String::new())))?;
     table.row("stop the server", || Ok((server.stop()?, String::new())))
+}
+
+/// Between two rounds nothing is under way. A write that has just reached the volume's file is followed by others: each
+/// of fio's two jobs keeps sixteen requests in flight.
+fn wait_for_write(lab: &Lab) -> Result<(), Failure> {
+    let before = modified(lab)?;
+    wait_until("the guest's next write", DEADLINE, || Ok((modified(lab)? != before).then_some(())))
 }
 
 /// Starts the server on images that are made where they do not exist yet.
