@@ -13,7 +13,7 @@ use softdpu_sys::affinity;
 use crate::SetupError;
 use crate::samples::Samples;
 use crate::side_by_side::Figure;
-use crate::subject::{Running, Service, Subject, Volume};
+use crate::subject::{Running, Service, Subject, Variant, Volume};
 
 /// How long gaps are watched without an event, and after it.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -116,7 +116,7 @@ pub fn measure(program: &Path, plan: &Plan) -> Result<Gaps, SetupError> {
 }
 
 fn measure_case(program: &Path, plan: &Plan, devices: usize) -> Result<Case, SetupError> {
-    let subject = Subject::Softdpu { program: program.to_owned(), encrypted: false };
+    let subject = Subject::Softdpu { program: program.to_owned(), variant: Variant::Plain };
     let service =
         Service { volume: Volume::Memory, size: 1 << 20, queues: 1, queue_size: 256, cpu: plan.server_cpu, devices };
     let running = subject.start(&service)?;

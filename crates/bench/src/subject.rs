@@ -33,6 +33,17 @@ impl Volume {
     }
 }
 
+/// How softdpu is set up to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As it comes.
+    Plain,
+    /// Its volumes are encrypted, with a key of its own for each run.
+    Encrypted,
+    /// Its data plane is not isolated.
+    Unconfined,
+}
+
 /// A server to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -40,8 +51,8 @@ pub enum Subject {
     Softdpu {
         /// Its program.
         program: PathBuf,
-        /// Its volumes are encrypted, with a key of its own for each run.
-        encrypted: bool,
+        /// How it is set up.
+        variant: Variant,
     },
     /// qemu-storage-daemon.
     Qsd {
@@ -115,8 +126,9 @@ impl Subject {
     /// As it is called in results.
     pub fn name(&self) -> &str {
         match self {
-            Subject::Softdpu { encrypted: true, .. } => "softdpu-encrypted",
-            Subject::Softdpu { .. } => "softdpu",
+            Subject::Softdpu { variant: Variant::Plain, .. } => "softdpu",
+            Subject::Softdpu { variant: Variant::Encrypted, .. } => "softdpu-encrypted",
+            Subject::Softdpu { variant: Variant::Unconfined, .. } => "softdpu-unconfined",
             Subject::Qsd { .. } => "qemu-storage-daemon",
             Subject::Socket { name, .. } => name,
         }
@@ -126,7 +138,8 @@ impl Subject {
     pub fn serves(&self, volume: &Volume) -> bool {
         !matches!(
             (self, volume),
-            (Subject::Qsd { .. }, Volume::Memory) | (Subject::Softdpu { encrypted: true, .. }, Volume::Null)
+            (Subject::Qsd { .. }, Volume::Memory)
+                | (Subject::Softdpu { variant: Variant::Encrypted, .. }, Volume::Null)
         )
     }
 
@@ -151,10 +164,11 @@ impl Subject {
             _ => {
                 let site = folder.path().join("site.toml");
                 let key = match self {
-                    Subject::Softdpu { encrypted: true, .. } => Some(key_file(folder.path())?),
+                    Subject::Softdpu { variant: Variant::Encrypted, .. } => Some(key_file(folder.path())?),
                     _ => None,
                 };
-                std::fs::write(&site, softdpu_site(service, &sockets, key.as_deref()))
+                let is_isolated = !matches!(self, Subject::Softdpu { variant: Variant::Unconfined, .. });
+                std::fs::write(&site, softdpu_site(service, &sockets, key.as_deref(), is_isolated))
                     .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
                 // Not pinned from outside: it pins its core itself, and its supervisor stays off it.
                 Server::start("softdpu", program, ["run", "site.toml"], folder.path(), None)?
@@ -221,10 +235,13 @@ fn key_file(folder: &Path) -> Result<PathBuf, SetupError> {
 }
 
 /// The site; with a key, its volumes are encrypted in sectors of 4096 bytes.
-fn softdpu_site(service: &Service, sockets: &[PathBuf], key: Option<&Path>) -> String {
+fn softdpu_site(service: &Service, sockets: &[PathBuf], key: Option<&Path>, is_isolated: bool) -> String {
     use fmt::Write;
     let mut site = format!("[node]\ndataplane = {{ cores = [{}] }}\nrun-directory = \"run\"\n", service.cpu);
     site.push_str("log = { level = \"warn\" }\n");
+    if !is_isolated {
+        site.push_str("isolation = \"off\"\n");
+    }
     for (at, socket) in sockets.iter().enumerate() {
         let volume = match &service.volume {
             Volume::Null => format!("null = {{ size = \"{} B\" }}", service.size),
@@ -284,7 +301,7 @@ mod tests {
     #[test]
     fn a_site_names_each_disk_once() {
         let sockets = [PathBuf::from("/tmp/a\".sock"), PathBuf::from("/tmp/b.sock")];
-        let site = softdpu_site(&service(Volume::Null), &sockets, None);
+        let site = softdpu_site(&service(Volume::Null), &sockets, None, true);
         assert_eq!(site.matches("[[device]]").count(), 2);
         assert!(site.contains(r#"socket = "/tmp/a\".sock""#));
     }

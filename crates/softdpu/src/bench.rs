@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use softdpu_bench::comparison::{self, Plan, VolumeKind};
 use softdpu_bench::outage::Event;
 use softdpu_bench::side_by_side::Progress;
-use softdpu_bench::subject::Subject;
+use softdpu_bench::subject::{Subject, Variant};
 use softdpu_bench::{SetupError, idle, interrupt, outage, plot};
 use softdpu_frontend::load::{Pattern, Waiting};
 use softdpu_frontend::{Format, Frames, Transfer};
@@ -73,8 +73,8 @@ impl From<Frame> for Frames {
 /// `softdpu bench block`
 #[derive(Debug, Args)]
 pub struct Block {
-    /// What is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path
-    /// of any vhost-user-blk socket, also as NAME=PATH. Several: one option each
+    /// What is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`),
+    /// `softdpu-unconfined` (without isolation), `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
     /// What the subjects are compared with, named like a subject; `none`: nothing
@@ -350,7 +350,7 @@ fn with_progress<C: Display, R>(
 
 fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
     let plan = Plan {
-        subjects: vec![Subject::Softdpu { program: this_program()?, encrypted: false }],
+        subjects: vec![Subject::Softdpu { program: this_program()?, variant: Variant::Plain }],
         volume: VolumeKind::Null,
         pattern: Pattern { transfer: Transfer::Read, random: true },
         block_size: 4096,
@@ -371,7 +371,7 @@ fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
 fn measure_idle(options: &Idle) -> Result<(), String> {
     let program = this_program()?;
     let figures = idle::measure(
-        &Subject::Softdpu { program, encrypted: false },
+        &Subject::Softdpu { program, variant: Variant::Plain },
         options.devices,
         options.server_cpu,
         seconds(options.seconds)?,
@@ -391,14 +391,15 @@ fn measure_outage(options: &Outage, event: Event) -> Result<(), String> {
 /// The subject called `name`; none where it is a program that is not installed.
 fn subject(name: &str, options: &Block) -> Result<Option<Subject>, String> {
     Ok(match name {
-        "softdpu" => Some(Subject::Softdpu { program: this_program()?, encrypted: false }),
-        "softdpu-encrypted" => Some(Subject::Softdpu { program: this_program()?, encrypted: true }),
+        "softdpu" => Some(Subject::Softdpu { program: this_program()?, variant: Variant::Plain }),
+        "softdpu-encrypted" => Some(Subject::Softdpu { program: this_program()?, variant: Variant::Encrypted }),
+        "softdpu-unconfined" => Some(Subject::Softdpu { program: this_program()?, variant: Variant::Unconfined }),
         "qsd" | "qemu-storage-daemon" => Subject::qsd(options.poll_max_ns),
         socket => {
             let (name, path) = socket.split_once('=').unwrap_or((socket, socket));
             if !std::path::Path::new(path).exists() {
                 return Err(format!(
-                    "{path} does not exist; expected `softdpu`, `softdpu-encrypted`, `qsd` or the path of a vhost-user-blk socket"
+                    "{path} does not exist; expected `softdpu`, `softdpu-encrypted`, `softdpu-unconfined`, `qsd` or the path of a vhost-user-blk socket"
                 ));
             }
             Some(Subject::Socket { name: name.to_owned(), path: path.into() })
