@@ -1,4 +1,5 @@
-//! kill -9 and upgrades of the data plane at random moments while a guest writes and verifies: the guest never notices.
+//! kill -9 and upgrades of the data plane at random moments while a guest writes and verifies: the guest never
+//! notices.
 //!
 //! `SOFTDPU_KILLS` and `SOFTDPU_UPGRADES` are their numbers (20; `make soak` takes 200 and 500), `SOFTDPU_SEED` repeats a
 //! run's moments.

@@ -74,7 +74,8 @@ impl From<Frame> for Frames {
 #[derive(Debug, Args)]
 pub struct Block {
     /// What is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`),
-    /// `softdpu-unconfined` (without isolation), `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option each
+    /// `softdpu-unconfined` (without isolation), `qsd`, or the path of any vhost-user-blk socket, also as
+    /// NAME=PATH. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
     /// What the subjects are compared with, named like a subject; `none`: nothing

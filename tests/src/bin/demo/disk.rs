@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 const DATA_MIB: u64 = 512;
 const GROWN_MIB: u64 = 1024;
 
-/// Boots a guest from one disk, works on another through a kill and an upgrade of the data plane, grows it, and boots again.
+/// Boots a guest from one disk, works on another through a kill and an upgrade of the data plane, grows it, and boots
+/// again.
 pub fn demonstrate(kind: ServerKind, accel: Accel, lab: &Lab, table: &mut Table) -> Result<(), Failure> {
     let softdpu = kind == ServerKind::Softdpu;
     let mut server = table.row("start the server of the disks", || Ok((start(kind, lab)?, format!("{kind:?}"))))?;
