@@ -1,8 +1,8 @@
-//! kill -9 and upgrades of the data plane at random moments while a guest writes and verifies: the guest never
-//! notices.
+//! Kills (SIGKILL) and upgrades of the data plane at random moments while a guest writes and verifies: the guest does
+//! not notice.
 //!
-//! `SOFTDPU_KILLS` and `SOFTDPU_UPGRADES` are their numbers (20; `make soak` takes 200 and 500), `SOFTDPU_SEED` repeats a
-//! run's moments.
+//! `SOFTDPU_KILLS` and `SOFTDPU_UPGRADES` are their numbers (20; `make soak` takes 200 and 500), `SOFTDPU_SEED` repeats
+//! the moments of a run.
 
 #![allow(missing_docs)]
 
