@@ -247,20 +247,25 @@ impl fmt::Display for Gaps {
 }
 
 impl Gaps {
-    /// One JSON object a line.
+    /// One JSON object a line: each round's values, then their medians and the largest.
     ///
     /// # Errors
     /// Those of `to`.
     pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
+        let bench = self.event.name();
+        let mut write = |case: &str, metric: &str, value| {
+            Figure { bench, subject: "softdpu", case, metric, unit: "ms", value }.write(to)
+        };
         for case in &self.cases {
-            let name = format!("{} disks", case.devices);
-            for (metric, samples) in
-                [("gap", &case.with), ("gap-without", &case.without), ("gap-beyond", &case.beyond())]
-            {
-                for value in samples.iter() {
-                    let bench = self.event.name();
-                    Figure { bench, subject: "softdpu", case: &name, metric, unit: "ms", value }.write(to)?;
+            let disks = format!("{} disks", case.devices);
+            let beyond = case.beyond();
+            for (metric, samples) in [("gap", &case.with), ("gap-without", &case.without), ("gap-beyond", &beyond)] {
+                for (round, value) in samples.iter().enumerate() {
+                    write(&format!("{disks}, round {}", round + 1), metric, value)?;
                 }
+                let spread = samples.spread();
+                write(&disks, &format!("{metric}-median"), spread.median)?;
+                write(&disks, &format!("{metric}-most"), spread.most)?;
             }
         }
         Ok(())
