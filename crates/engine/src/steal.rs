@@ -1,8 +1,8 @@
 //! Where a long span of a core's time went: steal time, and stalls.
 //!
 //! A grant's cost is the time that passed on the clock. A thread that was preempted by the kernel, or was held up
-//! by long interrupts, did not work for its tenant meanwhile: that is steal time, and nobody's. A thread that waited in
-//! the kernel did so for what it was at work for: a fault in memory that is being punched, say. That is a stall, and
+//! by long interrupts, did not work for its tenant meanwhile: that is steal time, and no tenant's. A thread that waited
+//! in the kernel did so for what it was at work for: a fault in memory that is being punched, say. That is a stall, and
 //! its tenant's. Asking the kernel costs system calls, so it is asked only after a suspiciously long span.
 
 /// A span of time beyond which the kernel is asked where it went, nanoseconds.

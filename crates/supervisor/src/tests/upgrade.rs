@@ -1,4 +1,4 @@
-//! Upgrades: who serves at which moment, and what becomes of an upgrade at whose every step something fails.
+//! Upgrades: which data plane serves at which moment, and what becomes of an upgrade when one of its steps fails.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
