@@ -97,6 +97,11 @@ impl Supervisor {
     /// The data plane is dead: takes what it said last, and starts the next.
     pub(super) fn plane_is_dead(&mut self, end: End) {
         self.hear();
+        if !self.plane.concerns(&end) {
+            // The last that it said was that it has let go: another one serves.
+            return;
+        }
+        self.upgrades.forget_completion();
         let from_outside = self.plane.bury(end);
         self.calls_are_lost();
         if self.plane.is_stopping() {

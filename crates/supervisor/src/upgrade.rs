@@ -59,6 +59,8 @@ pub(super) struct Upgrades {
     status: Option<UpgradeStatus>,
     /// When [`Supervisor::upgrade_is_late`] has to look.
     silence: Option<Instant>,
+    /// No request has completed since the switch.
+    awaits_completion: bool,
 }
 
 impl Upgrades {
@@ -86,13 +88,17 @@ impl Upgrades {
 
     /// The first request has completed since the switch, `ns` nanoseconds after its beginning. False: there was none.
     pub(super) fn first_completion(&mut self, ns: u64) -> bool {
-        let switched = |status: &&mut UpgradeStatus| {
-            matches!(status.stage, UpgradeStage::Switching | UpgradeStage::Done) && status.first_completion_us.is_none()
-        };
-        let Some(status) = self.status.as_mut().filter(switched) else { return false };
-        status.first_completion_us = Some(ns / 1000);
+        if !std::mem::take(&mut self.awaits_completion) {
+            return false;
+        }
+        self.set(|status| status.first_completion_us = Some(ns / 1000));
         tracing::info!(us = ns / 1000, "the first request has completed since the upgrade");
         true
+    }
+
+    /// The data plane has died: what completes first is of the next.
+    pub(super) fn forget_completion(&mut self) {
+        self.awaits_completion = false;
     }
 
     fn set(&mut self, change: impl FnOnce(&mut UpgradeStatus)) {
@@ -199,6 +205,7 @@ impl Supervisor {
         let Some(running) = &mut self.upgrades.running else { return };
         let Stage::Quiescing { since_ns, .. } = running.stage else { return };
         running.abandoned = abandoned;
+        self.upgrades.awaits_completion = true;
         running.stage = Stage::Attaching { since_ns, until: Instant::now() + ATTACHING };
         self.calls_are_lost();
         self.plane.promote(since_ns, &mut self.vault);
@@ -251,7 +258,7 @@ impl Supervisor {
 
     /// The process on standby has ended.
     pub(super) fn standby_ended(&mut self) {
-        self.hear_standby();
+        // What it said last is not listened to: were it that all is prepared, the other would let go for nothing.
         if let Some(reason) = self.plane.standby_end() {
             self.upgrade_fails(&format!("the new data plane has ended: {reason}; its log says why"));
         }

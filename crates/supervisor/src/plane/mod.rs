@@ -68,6 +68,8 @@ pub(super) struct Plane {
 
 /// That a data plane is dead.
 pub(super) struct End {
+    /// Its number.
+    incarnation: u64,
     exit: Exit,
     /// It cannot be reaped yet.
     hangs: bool,
@@ -339,12 +341,22 @@ impl Plane {
         }
         self.reap_replaced(incarnation);
         let exit = self.running.as_mut().filter(|_| incarnation == self.incarnation)?.process.exit()?;
-        Some(End { exit, hangs: false, at_ns: monotonic_ns() })
+        Some(End { incarnation, exit, hangs: false, at_ns: monotonic_ns() })
+    }
+
+    /// Whether it is the end of the data plane that serves, and not of one that was replaced meanwhile, which is reaped
+    /// then.
+    pub(super) fn concerns(&mut self, end: &End) -> bool {
+        let is_present = end.incarnation == self.incarnation;
+        if !is_present {
+            self.reap_replaced(end.incarnation);
+        }
+        is_present
     }
 
     /// Records a death, after what was said last is received. Whether something from outside killed it.
     pub(super) fn bury(&mut self, end: End) -> bool {
-        let End { exit, hangs, at_ns } = end;
+        let End { exit, hangs, at_ns, .. } = end;
         let Some(running) = self.running.take() else {
             return false;
         };

@@ -150,14 +150,14 @@ impl Running {
         }
         self.look = now + LOOK;
         if let Some(exit) = self.process.exit() {
-            return Some(End { exit, hangs: false, at_ns: monotonic_ns() });
+            return Some(End { incarnation: self.incarnation, exit, hangs: false, at_ns: monotonic_ns() });
         }
         let exit = self.process.hangs()?;
         tracing::warn!(
             pid = self.process.id(),
             "the data plane is dead, but the kernel is in the middle of an operation of its that hangs"
         );
-        Some(End { exit, hangs: true, at_ns: monotonic_ns() })
+        Some(End { incarnation: self.incarnation, exit, hangs: true, at_ns: monotonic_ns() })
     }
 
     /// Watches it no more; a process that cannot be reaped yet is left watched.

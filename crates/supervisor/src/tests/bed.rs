@@ -147,6 +147,17 @@ impl FakePlane {
         self.end.ring();
     }
 
+    /// Says something and dies in the same moment: which of both is noticed first is not known.
+    pub fn die_saying(mut self, message: &Up, reason: &str) {
+        self.stuck.store(true, Ordering::SeqCst);
+        *self.reason.lock().unwrap() = Some(reason.into());
+        // The supervisor looks for an exit again and again from now on.
+        self.end.ring();
+        std::thread::sleep(Duration::from_millis(2));
+        self.say(message, vec![]);
+        self.stuck.store(false, Ordering::SeqCst);
+    }
+
     /// Dies, and cannot be reaped: nothing of it is closed, and nothing is told.
     pub fn die_stuck(self, reason: &str) -> Stuck {
         self.stuck.store(true, Ordering::SeqCst);

@@ -14,7 +14,7 @@ use softdpu_site::volume_from_json;
 use super::super::supervisor::Timing;
 use super::bed::{ApiStub, Bed, FORMATS, FakePlane, FrontEndStub, message};
 
-/// A daemon whose device `a` has a front end, and a client that has asked for an upgrade.
+/// A daemon with a front end at its device `a`, and a client that has asked for an upgrade.
 struct Scene {
     bed: Bed,
     old: Option<FakePlane>,
@@ -233,6 +233,19 @@ fn an_old_data_plane_that_dies_while_it_lets_go_is_followed_by_the_new_one() {
     scene.take_old().die("killed by SIGSEGV");
     let (_, scene) = scene.new_serves(new);
     assert_eq!(scene.bed.starts.lock().unwrap().len(), 2, "no other is started");
+}
+
+#[test]
+fn the_death_of_a_data_plane_that_has_let_go_is_not_the_new_ones() {
+    // Its last word and its end come in either order.
+    for _ in 0..20 {
+        let mut scene = Scene::new();
+        let new = scene.quiescing();
+        scene.take_old().die_saying(&Up::Quiesced { abandoned: 0 }, "killed by SIGSEGV");
+        let (mut new, scene) = scene.new_serves(new);
+        assert_eq!(scene.bed.starts.lock().unwrap().len(), 2, "no other is started");
+        assert!(new.hears_nothing(), "it serves on");
+    }
 }
 
 #[test]
