@@ -160,7 +160,7 @@ fn a_guest_reaches_a_server_outside_and_is_reached_by_a_port_of_the_address_that
         let port = &world.daemon.port("outside")?;
         let before = port.dropped_in("no-translation");
         world.outside.exec(&["bash", "-c", &format!("echo >/dev/udp/{SHARED}/53")])?;
-        wait_until("a datagram to nobody to be dropped", DEADLINE, || {
+        wait_until("a datagram to no guest to be dropped", DEADLINE, || {
             Ok((world.daemon.port("outside")?.dropped_in("no-translation") > before).then_some(()))
         })?;
         guest.type_line("stop")?;

@@ -36,7 +36,7 @@ impl Walls {
         walls
     }
 
-    /// What concerns system calls. Call it when the cores are made, whose rings no later call can make.
+    /// What concerns system calls. Call it when the cores are made: their rings can be made no more afterwards.
     pub(super) fn around_calls(&mut self, site: &Site) {
         if self.setting == Isolation::Off {
             return;

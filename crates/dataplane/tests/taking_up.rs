@@ -91,7 +91,7 @@ fn start(folder: &Path) -> Supervisor {
     }
     let loaded = parse(SITE, "site.toml", folder, None);
     let mut site = Box::new(loaded.site.unwrap_or_else(|| panic!("{}", loaded.report)));
-    // The data plane is a thread of this process here, whose other threads need more than it does.
+    // The data plane is a thread of this process here, and the other threads need more than it does.
     site.node.isolation = Isolation::Off;
     let (link, socket) = Link::pair().unwrap();
     std::thread::spawn(move || dataplane::run(socket, |_| ()));

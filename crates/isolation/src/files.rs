@@ -14,8 +14,8 @@ use crate::{IsolationError, Needs};
 /// What is asked for: files (Linux 5.13), device numbers (6.10), signals and abstract sockets of others (6.12).
 const ASKED: ABI = ABI::V6;
 
-/// Read, and never written: processors, disks and interfaces of the machine, its libraries, whose symbols are in a
-/// panic's backtrace, and how it finds the addresses of names.
+/// Read, and never written: processors, disks and interfaces of the machine, its libraries for the
+/// symbols of a panic's backtrace, and how it finds the addresses of names.
 const READ: &[&str] =
     &["/sys", "/proc/meminfo", "/proc/cpuinfo", "/proc/sys", "/usr", "/lib", "/lib64", "/etc", "/run"];
 

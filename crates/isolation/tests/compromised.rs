@@ -34,7 +34,7 @@ const VICTIM: &str = "SOFTDPU_VICTIM";
 /// What begins the lines by which a process tells what came of its attempt.
 const CAME: &str = "came of it: ";
 
-/// Who refuses.
+/// What refuses an attempt.
 enum Wall {
     /// The filter: of this system call.
     Calls(&'static str),

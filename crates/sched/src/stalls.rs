@@ -83,11 +83,11 @@ impl<K: Ord + Clone> Demotions<K> {
     /// For how many times its last term a demotion is remembered after its end.
     pub const MEMORY: u64 = 4;
 
-    /// `who` has made a core wait too long, at `now`. On the slow core already, its term begins again; otherwise it is
+    /// `key` has made a core wait too long, at `now`. On the slow core already, its term begins again; otherwise it is
     /// twice as long as the last one, if that is remembered.
-    pub fn demote(&mut self, now: Nanos, who: &K) {
+    pub fn demote(&mut self, now: Nanos, key: &K) {
         let first = Term { length: Nanos(0), ends: now, is_over: true };
-        let term = self.terms.entry(who.clone()).or_insert(first);
+        let term = self.terms.entry(key.clone()).or_insert(first);
         if std::mem::replace(&mut term.is_over, false) {
             term.length = Nanos(term.length.0 * 2).max(Self::FIRST).min(Self::LONGEST);
         }
@@ -95,17 +95,17 @@ impl<K: Ord + Clone> Demotions<K> {
     }
 
     /// Whether it is demoted.
-    pub fn is_demoted(&self, who: &K) -> bool {
-        self.terms.get(who).is_some_and(|term| !term.is_over)
+    pub fn is_demoted(&self, key: &K) -> bool {
+        self.terms.get(key).is_some_and(|term| !term.is_over)
     }
 
     /// Those with a term that is over at `now`: they are demoted no more. Others are forgotten.
     pub fn over(&mut self, now: Nanos) -> Vec<K> {
         let mut over = Vec::new();
-        self.terms.retain(|who, term| {
+        self.terms.retain(|key, term| {
             if !term.is_over && now >= term.ends {
                 term.is_over = true;
-                over.push(who.clone());
+                over.push(key.clone());
             }
             !term.is_over || now.since(term.ends).0 < Self::MEMORY * term.length.0
         });

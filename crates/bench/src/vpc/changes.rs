@@ -12,7 +12,7 @@ use softdpu_vpc::spec::{Spec, TableCapacity};
 use softdpu_vpc::tables::{EntryChange, Expected, Ground, Loaded, LoadedEntry, Loading, Pair, RouteTo};
 use softdpu_vpc::{Mac, Tables};
 
-use super::lpm::{Mix, quantiles};
+use super::lpm::{Mix, add_and_delete, quantiles};
 use super::{Case, Load, flow};
 
 const MILLION: usize = 1_000_000;
@@ -130,14 +130,6 @@ impl Load for Changing {
     }
 
     fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
-        vec![
-            ("add, p50", "ns", at(&self.adds, 0.5)),
-            ("add, p99", "ns", at(&self.adds, 0.99)),
-            ("add, max", "ns", self.adds.max() as f64),
-            ("delete, p50", "ns", at(&self.deletes, 0.5)),
-            ("delete, p99", "ns", at(&self.deletes, 0.99)),
-            ("delete, max", "ns", self.deletes.max() as f64),
-        ]
+        add_and_delete(&self.adds, &self.deletes)
     }
 }

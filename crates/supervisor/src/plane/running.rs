@@ -139,9 +139,9 @@ impl Running {
         self.look
     }
 
-    /// Looks whether it is dead although there was no notification. A process whose operation hangs in the kernel has
-    /// no end that could be waited for, and no other request is to wait for it: what it may still write is the fences'
-    /// to keep from what comes after.
+    /// Looks whether it is dead although there was no notification. A process with an operation that hangs in the
+    /// kernel has no end that could be waited for, and no other request is to wait for it: what it may still write is
+    /// the fences' to keep from what comes after.
     pub(super) fn look(&mut self, now: Instant) -> Option<End> {
         let overdue = self.beat + OVERDUE;
         if now < overdue && self.killed.is_none() {

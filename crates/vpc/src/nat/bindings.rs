@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(outward(4009, 3), Ok(1025));
         let inward = |port, remote| bindings.inward(INSIDE, BLOCK.address, &flow(port, remote));
         assert_eq!([inward(1025, 1), inward(1026, 1), inward(1025, 3)], [Some(4001), Some(4009), Some(4009)]);
-        assert_eq!([inward(1026, 2), inward(1025, 9)], [None, None], "nobody was asked there");
+        assert_eq!([inward(1026, 2), inward(1025, 9)], [None, None], "no host was asked there");
         assert_eq!(bindings.len(), 4);
     }
 

@@ -161,6 +161,22 @@ impl Case for Change {
     }
 }
 
+/// The figures of single changes, from how long they took in nanoseconds.
+pub(super) fn add_and_delete(
+    adds: &Histogram<u64>,
+    deletes: &Histogram<u64>,
+) -> Vec<(&'static str, &'static str, f64)> {
+    let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
+    vec![
+        ("add, p50", "ns", at(adds, 0.5)),
+        ("add, p99", "ns", at(adds, 0.99)),
+        ("add, max", "ns", adds.max() as f64),
+        ("delete, p50", "ns", at(deletes, 0.5)),
+        ("delete, p99", "ns", at(deletes, 0.99)),
+        ("delete, max", "ns", deletes.max() as f64),
+    ]
+}
+
 /// Nanoseconds of single operations.
 pub(super) fn quantiles() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("bounds in order")
@@ -198,15 +214,7 @@ impl Load for Changing {
     }
 
     fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
-        let mut figures = vec![
-            ("add, p50", "ns", at(&self.adds, 0.5)),
-            ("add, p99", "ns", at(&self.adds, 0.99)),
-            ("add, max", "ns", self.adds.max() as f64),
-            ("delete, p50", "ns", at(&self.deletes, 0.5)),
-            ("delete, p99", "ns", at(&self.deletes, 0.99)),
-            ("delete, max", "ns", self.deletes.max() as f64),
-        ];
+        let mut figures = add_and_delete(&self.adds, &self.deletes);
         figures.extend(memory(&self.lpm));
         figures
     }
