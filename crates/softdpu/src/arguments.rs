@@ -88,6 +88,8 @@ pub enum Command {
     /// Simulate: a paper's figure, a recorded core, a sweep with injected faults
     #[command(subcommand)]
     Twin(crate::twin::TwinCommand),
+    /// Plan: the cores and memory that a demand takes, and their price beside a DPU's
+    Plan(crate::plan::PlanOptions),
     /// Have another program's data plane take over the devices of a running daemon, guests attached
     Upgrade(UpgradeOptions),
     /// Stop a running daemon

@@ -106,6 +106,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Check { .. }
         | Command::Bench(_)
         | Command::Twin(_)
+        | Command::Plan(_)
         | Command::Run { .. }
         | Command::DataPlane
         | Command::Trace(_)

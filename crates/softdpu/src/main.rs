@@ -12,6 +12,7 @@ mod function;
 mod logging;
 mod network;
 mod output;
+mod plan;
 mod run;
 mod status;
 mod trace;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Check { site, json } => return check::check(&site, json),
         Command::Bench(command) => bench::execute(&command),
         Command::Twin(command) => twin::execute(&command),
+        Command::Plan(options) => plan::execute(&options),
         Command::Run { .. } if connection.socket.is_some() => {
             Err("--socket is for commands that ask a daemon; the one that it listens at is `api.socket` in [node] of the site file"
                 .to_owned())

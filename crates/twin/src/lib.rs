@@ -13,6 +13,7 @@ pub mod explore;
 pub mod histogram;
 pub mod mtda;
 pub mod node;
+pub mod plan;
 pub mod random;
 pub mod replay;
 pub mod station;
