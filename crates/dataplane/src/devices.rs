@@ -1,7 +1,7 @@
 //! The devices, the connections of their front ends, and what they share: guests' memory, interfaces that are made
 //! again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,6 +61,11 @@ impl Devices {
 
     fn users_mut(&mut self, volume: &str) -> impl Iterator<Item = &mut Device> {
         self.by_name.values_mut().filter(move |device| device.config.volume() == Some(volume))
+    }
+
+    /// The volumes that a queue uses, or is about to use.
+    pub(super) fn volumes_in_use(&self) -> HashSet<&str> {
+        self.iter().filter(|device| device.uses_volume()).filter_map(|device| device.config.volume()).collect()
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Option<Device> {

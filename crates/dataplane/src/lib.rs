@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{Engine, EngineConfig, EngineError, FromCore};
 use softdpu_sched::Nanos;
-use softdpu_storage::Broker;
+use softdpu_storage::{Broker, Volume};
 use softdpu_sys::{affinity, clock};
 use thiserror::Error;
 
@@ -115,6 +115,8 @@ struct DataPlane {
     /// [`Up::Ready`] was sent, or [`Up::Prepared`].
     ready: bool,
     role: Role,
+    /// A queue has stopped: perhaps no other uses its volume.
+    has_stops: bool,
     stopping: bool,
 }
 
@@ -173,6 +175,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         outage_since: death.map(|death| death.at_ns),
         ready: false,
         role: Role::Serving,
+        has_stops: false,
         stopping: false,
     };
     plane.prepare(&site, loaded);
@@ -332,6 +335,9 @@ impl DataPlane {
             self.let_go_if_quiet()?;
             let now = Instant::now();
             let serves = matches!(self.role, Role::Serving);
+            if serves && (std::mem::take(&mut self.has_stops) || self.volumes.is_yield_due(now)) {
+                self.volumes.yield_unused(&self.devices.volumes_in_use(), now);
+            }
             let fences = if serves { self.with_host(|devices, host| devices.start_waiting(now, host)) } else { None };
             if now >= beat {
                 beat = now + BEAT;
@@ -414,6 +420,10 @@ impl DataPlane {
                 News::Grown { name, size, result, asked } => {
                     (asked, result.and_then(|()| self.devices.volume_grown(&name, size)))
                 }
+                News::Settled(volume) => {
+                    self.give_up_fence(&volume);
+                    continue;
+                }
             };
             if let Some(id) = asked {
                 let result = result.map(|()| calls::nothing()).map_err(|error| ApiError::new(ErrorCode::Failed, error));
@@ -421,6 +431,23 @@ impl DataPlane {
             }
         }
         Ok(())
+    }
+
+    /// Another host may have the volume now, unless a queue uses it again.
+    fn give_up_fence(&mut self, volume: &Arc<Volume>) {
+        let name = volume.name();
+        let mut kept = false;
+        if matches!(self.role, Role::Serving) && !self.devices.volumes_in_use().contains(name) {
+            self.engine.detach(volume);
+            kept = match volume.release() {
+                Ok(released) => !released,
+                Err(error) => {
+                    tracing::error!(%error, "the volume is not given up to another host yet");
+                    true
+                }
+            };
+        }
+        self.volumes.yielded(name, kept, Instant::now());
     }
 
     fn handle(&mut self, message: Down, fds: Vec<ReapedFd>) -> Result<(), DataPlaneError> {
@@ -434,7 +461,10 @@ impl DataPlane {
                 let message = Event::Message { connection, header, payload, fds };
                 Ok(self.with_host(|devices, host| devices.event(connection, message, host))?)
             }
-            Down::Closed { connection } => Ok(self.with_host(|devices, host| devices.closed(connection, host))?),
+            Down::Closed { connection } => {
+                self.has_stops = true;
+                Ok(self.with_host(|devices, host| devices.closed(connection, host))?)
+            }
             Down::Call { id, call } => {
                 if let Some(result) = self.call(id, call, fds)? {
                     self.wire.send(&Up::Answer { id, result }, Vec::new())?;
@@ -463,6 +493,7 @@ impl DataPlane {
 
     fn core_event(&mut self, event: &FromCore) -> Result<(), LinkError> {
         self.stopped_for_good(event);
+        self.has_stops |= matches!(event, FromCore::Stopped { .. });
         let key = match event {
             FromCore::Stopped { key, .. } | FromCore::Updated { key, .. } | FromCore::Broken { key, .. } => *key,
             FromCore::SocketLost { port, reason } => {

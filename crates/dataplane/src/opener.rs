@@ -22,7 +22,12 @@ pub(super) struct Outcome {
 
 pub(super) enum Done {
     Opened(Result<Arc<Volume>, String>),
-    Grown { size: u64, result: Result<(), String> },
+    Grown {
+        size: u64,
+        result: Result<(), String>,
+    },
+    /// What was written is where another host finds it.
+    Settled(Result<(), String>),
 }
 
 /// Starts tasks and collects what came of them.

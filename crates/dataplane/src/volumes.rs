@@ -12,7 +12,7 @@
 
 mod attempts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +69,17 @@ struct Slot {
     asked: Option<(u64, Instant)>,
     /// What devices did with it that were removed since.
     by_removed: RequestCounts,
+    yielding: Yielding,
+}
+
+/// Whether the fence of a volume that no queue uses any more is on its way to another host.
+enum Yielding {
+    No,
+    /// What was written is put where another host finds it. Should the fence be kept for now, that is tried again after
+    /// the pause.
+    Settling(Duration),
+    /// It was kept: it is tried again then, and after that pause the time after.
+    Kept(Instant, Duration),
 }
 
 enum Stage {
@@ -119,6 +130,8 @@ pub(super) enum News {
         result: Result<(), String>,
         asked: Option<u64>,
     },
+    /// Its fence may be given up, if still no queue uses it.
+    Settled(Arc<Volume>),
 }
 
 /// Why a volume did not grow, with sizes as people write them.
@@ -171,6 +184,7 @@ impl Volumes {
             error: None,
             asked: asked.map(|call| (call, now + OPEN_PATIENCE)),
             by_removed: RequestCounts::default(),
+            yielding: Yielding::No,
             config,
         };
         self.slots.insert(slot.config.name.clone(), slot);
@@ -239,6 +253,48 @@ impl Volumes {
         Ok(())
     }
 
+    /// Begins to give up the fence of each active volume that is not among those `in_use`, where another host may want
+    /// it: [`News::Settled`] follows.
+    pub(super) fn yield_unused(&mut self, in_use: &HashSet<&str>, now: Instant) {
+        for slot in self.slots.values_mut() {
+            let pause = match slot.yielding {
+                Yielding::No => FIRST_PAUSE,
+                Yielding::Kept(at, pause) if at <= now => (pause * 2).min(LONGEST_PAUSE),
+                Yielding::Kept(..) | Yielding::Settling(_) => continue,
+            };
+            slot.yielding = Yielding::No;
+            let Stage::Open(volume) = &slot.stage else { continue };
+            if in_use.contains(volume.name()) || !volume.is_elsewhere() {
+                continue;
+            }
+            if !volume.is_active() {
+                volume.unwanted();
+                continue;
+            }
+            let (volume, serial) = (Arc::clone(volume), slot.serial);
+            let task = move || {
+                let result = volume.settle().map_err(|error| error.to_string());
+                Outcome { volume: volume.name().to_owned(), serial, done: Done::Settled(result) }
+            };
+            let is_begun = self.opener.start(task);
+            slot.yielding = if is_begun { Yielding::Settling(pause) } else { Yielding::Kept(now + pause, pause) };
+        }
+    }
+
+    /// Whether a fence that was kept is to be tried again.
+    pub(super) fn is_yield_due(&self, now: Instant) -> bool {
+        self.slots.values().any(|slot| matches!(slot.yielding, Yielding::Kept(at, _) if at <= now))
+    }
+
+    /// What became of a fence that might be given up: it is `kept` and tried again later, or it is given up or in use.
+    pub(super) fn yielded(&mut self, name: &str, kept: bool, now: Instant) {
+        let Some(slot) = self.slots.get_mut(name) else { return };
+        slot.yielding = match slot.yielding {
+            Yielding::Settling(pause) if kept => Yielding::Kept(now + pause, pause),
+            _ => Yielding::No,
+        };
+    }
+
     /// Readable when there is something for [`turn`](Self::turn).
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.opener.bell()
@@ -253,7 +309,11 @@ impl Volumes {
                 Stage::Opening(since) => slot.error.is_none().then_some(since + OPEN_PATIENCE),
                 Stage::Open(_) => None,
             };
-            stage.into_iter().chain(slot.asked.map(|(_, until)| until))
+            let kept = match slot.yielding {
+                Yielding::Kept(at, _) => Some(at),
+                Yielding::No | Yielding::Settling(_) => None,
+            };
+            stage.into_iter().chain(kept).chain(slot.asked.map(|(_, until)| until))
         });
         deadlines.min()
     }
@@ -286,6 +346,15 @@ impl Volumes {
             Done::Grown { size, result } => {
                 let asked = slot.asked.take().map(|(call, _)| call);
                 news.push(News::Grown { name, size, result, asked });
+            }
+            Done::Settled(Ok(())) => {
+                if let Stage::Open(volume) = &slot.stage {
+                    news.push(News::Settled(Arc::clone(volume)));
+                }
+            }
+            Done::Settled(Err(reason)) => {
+                tracing::error!(volume = name, reason, "the volume is not given up to another host yet");
+                self.yielded(&name, true, now);
             }
         }
     }

@@ -223,10 +223,17 @@ impl Volume {
         };
         let activation = match &self.backing {
             // Bytes of ours alone, changed only by running code: what ended before us cannot write any more.
-            Backing::Null | Backing::Memory(_) => Ok(Activation::Active),
-            Backing::File(file) => file.fence(&self.spec.name),
-            Backing::Nbd(nbd) => nbd.fence(),
+            Backing::Null | Backing::Memory(_) => Ok((Activation::Active, None)),
+            Backing::File(file) => file.fence(&self.spec.name, self.size()),
+            Backing::Nbd(nbd) => nbd.fence().map(|activation| (activation, None)),
         };
+        // Another host may have made it larger while this one waited for it.
+        let activation = activation.map(|(activation, size)| {
+            if let Some(size) = size {
+                self.size.store(size, Ordering::Release);
+            }
+            activation
+        });
         match &activation {
             Ok(Activation::Active) => {
                 self.enter(VolumeState::Active, "");
@@ -238,23 +245,64 @@ impl Volume {
         activation
     }
 
+    /// Whether its bytes are outside of this process and its supervisor, where another host may go on with them.
+    pub fn is_elsewhere(&self) -> bool {
+        match &self.backing {
+            Backing::Null | Backing::Memory(_) => false,
+            Backing::File(_) | Backing::Nbd(_) => true,
+        }
+    }
+
+    /// Has all that was written put where another host finds it, and lets go of what is cached here and may be old when
+    /// this process has the volume again: before a [`release`](Self::release) for another host. May block for as long as
+    /// a file system or server takes.
+    ///
+    /// # Errors
+    /// When something that was written cannot be put there.
+    pub fn settle(&self) -> Result<(), VolumeError> {
+        let settled = match &self.backing {
+            Backing::Null | Backing::Memory(_) => Ok(()),
+            Backing::File(file) => file.settle(&self.spec),
+            Backing::Nbd(nbd) => nbd.settle(),
+        };
+        settled.inspect_err(|error| self.condition().last_error = Some(error.to_string()))
+    }
+
     /// Gives the fence up, for another process to take: for a volume of which no queue runs and no request is in
     /// flight. [`activate`](Self::activate) takes it again. Whether it is given up: not while a write of this process
-    /// that was abandoned may still land.
+    /// that was abandoned may still land, nor while the volume is being grown.
     ///
     /// # Errors
     /// When the fence cannot be given up; it ends with this process then.
     pub fn release(&self) -> Result<bool, VolumeError> {
-        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = match self.change.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
         if !self.is_active() {
+            self.unwanted();
             return Ok(true);
+        }
+        match &self.backing {
+            Backing::Null | Backing::Memory(_) => {}
+            // The next process shuts the connections of this one down, and waits for the server to close them.
+            Backing::Nbd(nbd) => nbd.release(),
+            Backing::File(file) => {
+                if !file.release(&self.spec.name)? {
+                    return Ok(false);
+                }
+            }
         }
         self.active.store(false, Ordering::Release);
         self.enter(VolumeState::Opened, "");
-        match &self.backing {
-            // The next process shuts the connections of this one down, and waits for the server to close them.
-            Backing::Null | Backing::Memory(_) | Backing::Nbd(_) => Ok(true),
-            Backing::File(file) => file.release(&self.spec.name),
+        Ok(true)
+    }
+
+    /// Nothing waits for its fence any more.
+    pub fn unwanted(&self) {
+        if self.condition().state == VolumeState::Opened {
+            self.enter(VolumeState::Opened, "");
         }
     }
 

@@ -53,6 +53,12 @@ impl Device {
         self.connection.as_ref().is_some_and(|c| c.queues.values().any(|state| matches!(state, QueueState::Waiting(_))))
     }
 
+    /// Whether a core has a queue of its volume, or one waits for it.
+    pub(crate) fn uses_volume(&self) -> bool {
+        let uses = |state: &QueueState| !matches!(state, QueueState::Failed { .. });
+        self.connection.as_ref().is_some_and(|connection| connection.queues.values().any(uses))
+    }
+
     /// Starts what waits, if the volume is ours by now.
     pub(crate) fn start_waiting(&mut self, now: Instant, host: &mut Host<'_>) {
         let volume = match &self.backing {
@@ -61,7 +67,11 @@ impl Device {
             Backing::Opening | Backing::Failing(_) => return,
         };
         match volume.as_ref().map_or(Ok(Activation::Active), |volume| volume.activate()) {
-            Ok(Activation::Active) => self.fence = FenceRetry::now(),
+            Ok(Activation::Active) => {
+                self.fence = FenceRetry::now();
+                // Another host may have made it larger.
+                self.tell_size();
+            }
             Ok(Activation::Busy { why }) => {
                 tracing::trace!(device = %self.name, why, "waiting for the volume's fence");
                 if self.fence.busy(now) {

@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
 use softdpu_sys::lock;
 
 use disk::Disk;
@@ -52,6 +53,8 @@ fn odd(bytes: u64) -> String {
 pub(crate) struct FileBacking {
     file: OwnedFd,
     device: bool,
+    /// Its size is a multiple of so many bytes.
+    block: u64,
     /// Where its bytes are.
     pub(crate) disk: Disk,
     /// Bytes at its end that make no whole block and are not served; none once it has grown.
@@ -142,6 +145,7 @@ impl FileBacking {
         let backing = FileBacking {
             file,
             device,
+            block,
             disk: Disk::of(if device { stat.st_rdev } else { stat.st_dev }),
             odd_end: odd_end.into(),
             fence: match (spec.read_only, spec.shared) {
@@ -159,8 +163,8 @@ impl FileBacking {
 
     /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was
     /// killed has one on its own description, which lives until the kernel is done with the last write it had in
-    /// flight.
-    pub(crate) fn fence(&self, name: &str) -> Result<Activation, VolumeError> {
+    /// flight. With it comes the size, where the file has grown beyond `had` since it was looked at.
+    pub(crate) fn fence(&self, name: &str, had: u64) -> Result<(Activation, Option<u64>), VolumeError> {
         let file = self.file.as_fd();
         let locked = match self.fence {
             Fence::Exclusive => lock::try_lock(file, true),
@@ -169,12 +173,38 @@ impl FileBacking {
                 .and_then(|ours| Ok(ours && lock::try_lock_part(file, false, 0, NonZeroU64::new(USERS))?)),
         };
         match locked {
-            Ok(true) => Ok(Activation::Active),
-            Ok(false) => Ok(Activation::Busy {
-                why: "its file is locked: by a softdpu that runs, or by I/O in flight of one that was killed".into(),
-            }),
+            Ok(true) => self.grown(name, had).map(|size| (Activation::Active, size)),
+            Ok(false) => {
+                let why = "its file is locked: by a softdpu that runs, or by I/O in flight of one that was killed";
+                Ok((Activation::Busy { why: why.into() }, None))
+            }
             Err(error) => Err(VolumeError::os(name, "lock its file", error)),
         }
+    }
+
+    /// The size, where it is more than it `had`. A file that has lost bytes is as it was: they fail when they are used.
+    fn grown(&self, name: &str, had: u64) -> Result<Option<u64>, VolumeError> {
+        let has = length(self.file.as_fd(), self.device).map_err(|e| VolumeError::os(name, "find its size", e))?;
+        let odd_end = has % self.block;
+        if has - odd_end <= had {
+            return Ok(None);
+        }
+        self.odd_end.store(odd_end, Ordering::Relaxed);
+        Ok(Some(has - odd_end))
+    }
+
+    /// Writes back what is in the page cache. Of a block device nothing stays there: when another host has written to
+    /// the disk, nothing tells this one that its pages are old. File systems of several hosts see to that themselves.
+    pub(crate) fn settle(&self, spec: &VolumeSpec) -> Result<(), VolumeError> {
+        let os = |what: &str, e: Errno| VolumeError::os(&spec.name, what, e);
+        if !spec.read_only {
+            rustix::fs::fsync(&self.file).map_err(|e| os("write back its file", e))?;
+        }
+        if self.device && self.direct.is_none() {
+            let all = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+            all.map_err(|e| os("let go of its pages", e))?;
+        }
+        Ok(())
     }
 
     /// Gives up the lock, unless a write of this process may still land. Whether it did.

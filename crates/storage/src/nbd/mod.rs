@@ -25,19 +25,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use serde::{Deserialize, Serialize};
+use softdpu_memory::{GuestBuffer, View};
 use softdpu_nbd::NbdUri;
 use softdpu_nbd::wire::{self, Export};
 
 pub(crate) use link::NbdLink;
 use mailbox::Mailbox;
 
-use crate::{Activation, Broker, RangeLimits, Volume, VolumeError, VolumeKind, VolumeLimits, VolumeSpec};
+use crate::{
+    Activation, BlockOp, Broker, RangeLimits, Request, Volume, VolumeError, VolumeKind, VolumeLimits, VolumeSpec,
+};
 
 /// The longest a first connection may take: its caller waits for it.
 const FIRST_CONNECT: Duration = Duration::from_secs(10);
+
+/// How long a server may take to flush its cache before another host has the volume; it is asked again after that.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// The most times an old connection is read from at a time: 4 MiB, after which other work has its turn.
 const READS_PER_LOOK: usize = 64;
@@ -96,6 +103,11 @@ impl Cache {
     /// A flush was answered that was sent when `answered` writes were.
     fn flush(&self, answered: u64) {
         self.flushed.fetch_max(answered, Ordering::Relaxed);
+    }
+
+    /// Whether a flush would find nothing.
+    fn is_clean(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed) >= self.answered()
     }
 
     /// A connection was lost, and the server with it, as far as can be told. Whether there was something in its cache.
@@ -212,6 +224,26 @@ impl NbdBacking {
         }
         let why = format!("{} has not yet ended what a softdpu that was killed had sent it", self.uri.server());
         Ok(Activation::Busy { why })
+    }
+
+    /// Has the server put what it has answered on stable storage. A flush on a connection of our own need not cover what
+    /// was written on another, and a server may refuse one more, so it goes on one that the cores use.
+    pub(crate) fn settle(&self) -> Result<(), VolumeError> {
+        if self.read_only || !self.export.can(wire::SEND_FLUSH) || self.cache.is_clean() {
+            return Ok(());
+        }
+        let Some(link) = lock(&self.shared).upgrade() else { return Ok(()) };
+        let me = Arc::new(Mailbox::new()?);
+        let until = Instant::now() + SETTLE;
+        link.join(&me, Instant::now());
+        let result = flush(&link, &me, until);
+        link.leave(&me);
+        result.map_err(|error| VolumeError::os(&self.name, "have its server's cache flushed", error))
+    }
+
+    /// The next to have the volume waits for the connections that there are now.
+    pub(crate) fn release(&self) {
+        *lock(&self.old) = None;
     }
 
     /// Asks for the export's size on a new connection: NBD says it once on each.
@@ -358,6 +390,41 @@ impl OldConnection {
         }
         tracing::warn!(volume, "the server did not close an old connection in time; going on without");
         true
+    }
+}
+
+/// Sends a flush and waits for its answer.
+fn flush(link: &NbdLink, me: &Arc<Mailbox>, until: Instant) -> std::io::Result<()> {
+    let request = Request {
+        token: 0,
+        op: BlockOp::Flush,
+        offset: 0,
+        len: 0,
+        buffer: GuestBuffer::new(&View::empty()),
+        data: 0..0,
+        durable: false,
+    };
+    link.submit(request, me, until);
+    let mut done = Vec::new();
+    loop {
+        // Sends and receives, too.
+        let now = Instant::now();
+        link.tick(me, now);
+        me.silence();
+        me.take(&mut done);
+        if let Some(done) = done.pop() {
+            return done.result.map_err(std::io::Error::other);
+        }
+        if now >= until {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        let due = link.next_deadline().map_or(until, |due| due.min(until)).saturating_duration_since(now);
+        let pause = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
+        let socket = link.interest().map(|(socket, _)| socket);
+        let mut fds = vec![PollFd::from_borrowed_fd(me.as_fd(), PollFlags::IN)];
+        fds.extend(socket.as_ref().map(|socket| PollFd::new(&**socket, PollFlags::IN)));
+        // EINTR is a wake-up like any other.
+        let _ = poll(&mut fds, Some(&pause));
     }
 }
 
