@@ -33,6 +33,9 @@ impl Supervisor {
     }
 
     fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
+        if let Some(excess) = self.plane.excess(&message) {
+            return self.plane.kill(excess);
+        }
         let mut fds = fds.into_iter().map(Arc::new);
         match message {
             Up::Hello { version, formats } => self.plane.greeted(Hello { version, formats }),
