@@ -1,7 +1,7 @@
 //! TAP interfaces: a port for the host itself, or for a container.
 //!
-//! The supervisor makes it, which takes CAP_NET_ADMIN, and keeps the descriptor: when the last one of an interface is closed, the kernel takes the interface
-//! away, and with it the addresses and routes that were configured on it.
+//! The supervisor makes it, which takes CAP_NET_ADMIN, and keeps the descriptor: when the last one of an interface is
+//! closed, the kernel takes the interface away, and with it the addresses and routes that were configured on it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

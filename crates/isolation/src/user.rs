@@ -22,16 +22,16 @@ pub struct Identity {
     pub gid: u32,
 }
 
-/// What opening an underlay needs: packet sockets, neighbours that are resolved, AF_XDP with locked memory and its program
-/// (its program compares pointers: PERFMON).
+/// What opening an underlay needs: packet sockets, neighbours that are resolved, AF_XDP with locked memory and its
+/// program, which compares pointers (PERFMON).
 const UNDERLAY: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK);
 
-/// What becoming another user needs. KILL is the supervisor's need: it ends a process of another user, and has what this
-/// process has, as it started it.
+/// What becoming another user needs. KILL is the supervisor's need: it ends a process of another user, and has what
+/// this process has, as it started it.
 const CHANGE: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 
 /// What data-plane cores need when they are made.

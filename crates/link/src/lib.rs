@@ -267,8 +267,8 @@ pub struct Open {
     pub read_only: bool,
     /// With O_DIRECT.
     pub direct: bool,
-    /// Not its backing file, but its key: the key file, for reading only whatever the rest says, or a file with what the
-    /// kernel's keyring has.
+    /// Not its backing file, but its key: the key file, for reading only whatever the rest says, or a file with what
+    /// the kernel's keyring has.
     #[serde(default)]
     pub key: bool,
 }

@@ -44,8 +44,8 @@ impl XdpProgram {
     /// Some drivers restart their link when they change to XDP.
     ///
     /// # Errors
-    /// [`PortError::NotPermitted`] without CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, [`PortError::Busy`] where there is an XDP
-    /// program, [`PortError::Unsupported`] where the driver takes none with its current settings.
+    /// [`PortError::NotPermitted`] without CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, [`PortError::Busy`] where there is
+    /// an XDP program, [`PortError::Unsupported`] where the driver takes none with its current settings.
     pub fn attach(
         name: &str,
         queues: u32,
