@@ -63,7 +63,7 @@ const ATTEMPTS: &[Attempt] = &[
     attempt("run a program", Uncounted, |_| Command::new("/bin/true").status().map(drop)),
     attempt("become a program", Calls("execve"), |_| Err(exec())),
     attempt("read a file of others", Files, |victim| File::open(victim).map(drop)),
-    attempt("make a file", Files, |victim| File::create(victim.with_extension("new")).map(drop)),
+    attempt("create a file", Files, |victim| File::create(victim.with_extension("new")).map(drop)),
     attempt("open a device", Files, |_| File::open("/dev/zero").map(drop)),
     attempt("read memory of others", Files, |_| File::open(format!("/proc/{}/mem", parent())).map(drop)),
     attempt("read the environment of others", Files, |_| File::open(format!("/proc/{}/environ", parent())).map(drop)),
@@ -91,7 +91,7 @@ const ATTEMPTS: &[Attempt] = &[
     attempt("configure interfaces", Calls("socket"), |_| {
         Ok(socket(AddressFamily::NETLINK, SocketType::RAW, None).map(drop)?)
     }),
-    attempt("make a ring", Calls("io_uring_setup"), |_| io_uring::IoUring::new(8).map(drop)),
+    attempt("set up a ring", Calls("io_uring_setup"), |_| io_uring::IoUring::new(8).map(drop)),
     attempt("connect to a server", Calls("connect"), |_| {
         let nowhere = rustix::net::SocketAddrUnix::new("/no/such/socket")?;
         match rustix::net::connect(rustix::stdio::stdin(), &nowhere) {
@@ -100,13 +100,13 @@ const ATTEMPTS: &[Attempt] = &[
             other => Ok(other?),
         }
     }),
-    attempt("make a connection's socket", Calls("socket"), |_| {
+    attempt("open a connection's socket", Calls("socket"), |_| {
         Ok(socket(AddressFamily::INET, SocketType::STREAM, None).map(drop)?)
     }),
-    attempt("make a local socket", Calls("socket"), |_| {
+    attempt("open a local socket", Calls("socket"), |_| {
         Ok(socket(AddressFamily::UNIX, SocketType::DGRAM, None).map(drop)?)
     }),
-    attempt("make an interface", Files, |_| File::options().read(true).write(true).open("/dev/net/tun").map(drop)),
+    attempt("add an interface", Files, |_| File::options().read(true).write(true).open("/dev/net/tun").map(drop)),
     attempt("read a key of the kernel's keyring", Calls("request_key"), |_| match softdpu_sys::keyring::read_user_key(
         "softdpu:no such key",
         64,
