@@ -145,6 +145,8 @@ fn whole() -> NodeStatus {
         connections: Some(ConnectionStatus::default()),
         isolation: Some(IsolationStatus {
             setting: "on".to_owned(),
+            user: 65_520,
+            capabilities: vec!["CAP_NET_RAW".to_owned()],
             calls: true,
             missing: Vec::new(),
             refused: BTreeMap::new(),

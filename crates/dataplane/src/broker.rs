@@ -1,18 +1,18 @@
-//! The data plane's way to the supervisor: the link, and over it the opening of files and the vault.
+//! The data plane's way to the supervisor: the link, and over it the vault and what this process may not open itself.
 //!
 //! The control thread alone takes messages off the link. A volume opens its file on a thread of its own, and waits
 //! there for the control thread to pass the answer on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use softdpu_storage::{Broker, VolumeKind, VolumeSpec};
+use softdpu_storage::{Broker, NbdUri, VolumeKind, VolumeSpec};
 
 use softdpu_link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
 use softdpu_sys::ReapedFd;
@@ -22,11 +22,16 @@ pub(super) struct Wire {
     /// The link's socket, to wait on without the lock.
     fd: OwnedFd,
     link: Mutex<DataPlaneLink>,
-    /// Threads that wait for a file to be opened, by call.
+    /// Threads that wait for something to be opened, by call.
     opens: Mutex<HashMap<u64, Sender<io::Result<OwnedFd>>>>,
+    /// Messages that came while the control thread waited for another, which are the next ones.
+    passed_over: Mutex<VecDeque<(Down, Vec<ReapedFd>)>>,
     vault: Mutex<BTreeMap<String, SharedFd>>,
     calls: AtomicU64,
 }
+
+/// How long the control thread waits for what takes the supervisor a moment.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,6 +44,7 @@ impl Wire {
             fd,
             link: Mutex::new(Link::new(socket)),
             opens: Mutex::default(),
+            passed_over: Mutex::default(),
             vault: Mutex::default(),
             calls: AtomicU64::new(0),
         }))
@@ -63,7 +69,15 @@ impl Wire {
 
     /// The next message that is here.
     pub(super) fn next(&self) -> Result<Option<(Down, Vec<ReapedFd>)>, LinkError> {
+        if let Some(message) = lock(&self.passed_over).pop_front() {
+            return Ok(Some(message));
+        }
         lock(&self.link).receive()
+    }
+
+    /// Whether a message is here that the link's descriptor does not tell of.
+    pub(super) fn has_passed_over(&self) -> bool {
+        !lock(&self.passed_over).is_empty()
     }
 
     /// Waits for the next message.
@@ -104,14 +118,44 @@ impl Wire {
         lock(&self.vault).get(key).cloned()
     }
 
-    /// Has the supervisor open a file, and waits for it.
-    fn ask(&self, open: Open) -> io::Result<OwnedFd> {
+    /// Has the supervisor open something; what its answer comes by.
+    fn ask(&self, message: impl FnOnce(u64) -> Up) -> io::Result<(u64, Receiver<io::Result<OwnedFd>>)> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = channel();
         lock(&self.opens).insert(call, sender);
-        self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
-        // A file system that hangs holds this thread and no other; the supervisor answers every call.
+        self.send(&message(call), Vec::new()).map_err(lost)?;
+        Ok((call, answer))
+    }
+
+    /// Has the supervisor open something, and waits for it, not on the control thread: a file system or server that
+    /// hangs holds this thread and no other. The supervisor answers every call.
+    fn ask_and_wait(&self, message: impl FnOnce(u64) -> Up) -> io::Result<OwnedFd> {
+        let (_, answer) = self.ask(message)?;
         answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
+    }
+
+    /// The same on the control thread, which takes messages off the link meanwhile and passes them over.
+    fn ask_from_control(&self, message: impl FnOnce(u64) -> Up) -> io::Result<OwnedFd> {
+        let (call, answer) = self.ask(message)?;
+        let deadline = Instant::now() + CONTROL_PATIENCE;
+        loop {
+            if let Ok(result) = answer.try_recv() {
+                return result;
+            }
+            match self.wait(deadline.saturating_duration_since(Instant::now())).map_err(lost)? {
+                Some((Down::Opened { call, result }, fds)) => self.opened(call, result, fds),
+                Some(other) => lock(&self.passed_over).push_back(other),
+                None => {
+                    lock(&self.opens).remove(&call);
+                    return Err(io::Error::other("the supervisor does not answer"));
+                }
+            }
+        }
+    }
+
+    /// A TAP interface of a device, with this MTU where the device says none.
+    pub(super) fn open_tap(&self, device: &str, mtu: u16) -> io::Result<OwnedFd> {
+        self.ask_from_control(|call| Up::OpenTap { call, device: device.to_owned(), mtu })
     }
 
     /// Keeps a descriptor across our death.
@@ -132,11 +176,18 @@ impl Broker for Wire {
             VolumeKind::File { direct, .. } | VolumeKind::Device { direct, .. } => *direct,
             VolumeKind::Null { .. } | VolumeKind::Memory { .. } | VolumeKind::Nbd { .. } => false,
         };
-        self.ask(Open { volume: spec.name.clone(), read_only: spec.read_only, direct, key: false })
+        let open = Open { volume: spec.name.clone(), read_only: spec.read_only, direct, key: false };
+        self.ask_and_wait(|call| Up::Open { call, open })
     }
 
     fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
-        self.ask(Open { volume: spec.name.clone(), read_only: true, direct: false, key: true })
+        let open = Open { volume: spec.name.clone(), read_only: true, direct: false, key: true };
+        self.ask_and_wait(|call| Up::Open { call, open })
+    }
+
+    fn connect(&self, name: &str, _uri: &NbdUri, limit: Duration) -> io::Result<OwnedFd> {
+        let (volume, patience_ms) = (name.to_owned(), limit.as_millis() as u64);
+        self.ask_and_wait(|call| Up::Connect { call, volume, patience_ms })
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {

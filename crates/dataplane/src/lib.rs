@@ -153,8 +153,8 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
         flows: site.node.tables.flows as usize,
     })?;
-    // The cores have what they need new calls for; nothing that a guest or a peer wrote has been looked at.
-    walls.around_calls(&site);
+    // The cores have what they need rights and new calls for; nothing that a guest or a peer wrote has been looked at.
+    walls.around_cores();
     walls.check()?;
     let functions = Functions::start(&site.functions, &engine);
     let networks = Networks::new(&site.networks, &site.tenants, &site.node, Arc::clone(&wire));
@@ -357,15 +357,15 @@ impl DataPlane {
                 let ready = if serves { Up::Ready } else { self.prepared() };
                 self.wire.send(&ready, Vec::new())?;
             }
-            if taken == MESSAGES_A_ROUND || !self.engine.prepare_wait() {
-                continue;
-            }
-            let settled = (!self.ready).then_some(settled);
             let (mut taps, mut networks) = (None, None);
             if serves {
                 taps = self.devices.open_taps(now, &self.networks, &self.wire, &mut self.engine);
                 networks = self.networks.next_deadline();
             }
+            if taken == MESSAGES_A_ROUND || self.wire.has_passed_over() || !self.engine.prepare_wait() {
+                continue;
+            }
+            let settled = (!self.ready).then_some(settled);
             let due = [Some(beat), fences, settled, self.volumes.next_deadline(), networks, taps];
             let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);

@@ -56,7 +56,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getcwd,
     // Sockets there are.
     libc::SYS_bind,
-    libc::SYS_connect,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
@@ -141,8 +140,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_sysinfo,
     libc::SYS_uname,
     libc::SYS_getrandom,
-    // Keys of volumes in the kernel's keyring; keyctl(2) itself below.
-    libc::SYS_request_key,
     // seccomp(2) can only narrow.
     libc::SYS_seccomp,
 ];
@@ -182,8 +179,8 @@ const PRCTLS: [libc::c_int; 7] = [
 /// ioctl(2) that put characters into a terminal as if they were typed (TIOCSTI, TIOCLINUX).
 const TERMINAL_IOCTLS: [u64; 2] = [0x5412, 0x541c];
 
-/// keyctl(2): KEYCTL_SEARCH and KEYCTL_READ.
-const KEYCTLS: [u64; 2] = [10, 11];
+/// The type of a socket without its flags (SOCK_TYPE_MASK of the kernel).
+const SOCKET_TYPE: u64 = 0xf;
 
 /// AF_XDP, which the C library's headers for Rust have for some targets only.
 const AF_XDP: u64 = 44;
@@ -209,9 +206,13 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// The calls that are allowed with some arguments only.
 fn conditional(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    let mut families = vec![libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_INET6 as u64];
+    // Datagrams: what monitors export, BFD. Connections are the supervisor's to make.
+    let datagrams = |family: libc::c_int| {
+        when(&[Argument(0, Eq, family as u64), Argument(1, MaskedEq(SOCKET_TYPE), libc::SOCK_DGRAM as u64)])
+    };
+    let mut sockets = vec![datagrams(libc::AF_INET)?, datagrams(libc::AF_INET6)?];
     if needs.underlay {
-        families.extend([libc::AF_NETLINK as u64, libc::AF_PACKET as u64, AF_XDP]);
+        sockets.extend(any_of(0, [libc::AF_NETLINK as u64, libc::AF_PACKET as u64, AF_XDP])?);
     }
     let own = u64::from(std::process::id());
     let code = libc::PROT_EXEC as u64;
@@ -224,9 +225,8 @@ fn conditional(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
         // Limits of its own.
         (libc::SYS_prlimit64, any_of(0, [0, own])?),
         (libc::SYS_prctl, any_of(0, PRCTLS.map(|option| option as u64))?),
-        (libc::SYS_keyctl, any_of(0, KEYCTLS)?),
         (libc::SYS_ioctl, vec![when(&TERMINAL_IOCTLS.map(|ioctl| Argument(1, Ne, ioctl)))?]),
-        (libc::SYS_socket, any_of(0, families)?),
+        (libc::SYS_socket, sockets),
     ]);
     if needs.underlay {
         rules.insert(libc::SYS_bpf, Vec::new());

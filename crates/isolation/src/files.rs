@@ -19,8 +19,8 @@ const ASKED: ABI = ABI::V6;
 const READ: &[&str] =
     &["/sys", "/proc/meminfo", "/proc/cpuinfo", "/proc/sys", "/usr", "/lib", "/lib64", "/etc", "/run"];
 
-/// Read and written: the process's own place in the kernel's schedule, the device that makes TAP interfaces.
-const WRITTEN: &[&str] = &["/proc/self", "/dev/net/tun", "/dev/null"];
+/// Read and written: the process's own place in the kernel's schedule.
+const WRITTEN: &[&str] = &["/proc/self", "/dev/null"];
 
 /// Puts the rules in force for this thread and those that it starts.
 pub(crate) fn restrict(needs: &Needs) -> Result<(), IsolationError> {

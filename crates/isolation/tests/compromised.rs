@@ -24,13 +24,17 @@ use rustix::process::{
     set_dumpable_behavior,
 };
 use rustix::thread::set_thread_uid;
-use softdpu_isolation::{Needs, confine_calls, confine_process, refused};
+use softdpu_isolation::{Identity, Needs, confine_calls, confine_process, confine_user, refused};
 
 /// The attempt that a process is for, and whether there are walls in it.
 const ATTEMPT: &str = "SOFTDPU_ATTEMPT";
 const WALLS: &str = "SOFTDPU_WALLS";
 /// A file that is not the data plane's.
 const VICTIM: &str = "SOFTDPU_VICTIM";
+/// Whether the process has an underlay.
+const UNDERLAY: &str = "SOFTDPU_UNDERLAY";
+/// A user without an account.
+const NOBODY: u32 = 65_520;
 /// What begins the lines by which a process tells what came of its attempt.
 const CAME: &str = "came of it: ";
 
@@ -59,7 +63,7 @@ const ATTEMPTS: &[Attempt] = &[
     attempt("run a program", Uncounted, |_| Command::new("/bin/true").status().map(drop)),
     attempt("become a program", Calls("execve"), |_| Err(exec())),
     attempt("read a file of others", Files, |victim| File::open(victim).map(drop)),
-    attempt("make a file", Files, |victim| File::create(victim.with_extension("new")).map(drop)),
+    attempt("create a file", Files, |victim| File::create(victim.with_extension("new")).map(drop)),
     attempt("open a device", Files, |_| File::open("/dev/zero").map(drop)),
     attempt("read memory of others", Files, |_| File::open(format!("/proc/{}/mem", parent())).map(drop)),
     attempt("read the environment of others", Files, |_| File::open(format!("/proc/{}/environ", parent())).map(drop)),
@@ -87,7 +91,29 @@ const ATTEMPTS: &[Attempt] = &[
     attempt("configure interfaces", Calls("socket"), |_| {
         Ok(socket(AddressFamily::NETLINK, SocketType::RAW, None).map(drop)?)
     }),
-    attempt("make a ring", Calls("io_uring_setup"), |_| io_uring::IoUring::new(8).map(drop)),
+    attempt("set up a ring", Calls("io_uring_setup"), |_| io_uring::IoUring::new(8).map(drop)),
+    attempt("connect to a server", Calls("connect"), |_| {
+        let nowhere = rustix::net::SocketAddrUnix::new("/no/such/socket")?;
+        match rustix::net::connect(rustix::stdio::stdin(), &nowhere) {
+            // Whatever the test's standard input is, it is no socket that could reach there.
+            Err(Errno::NOTSOCK | Errno::NOENT | Errno::ISCONN | Errno::INVAL) => Ok(()),
+            other => Ok(other?),
+        }
+    }),
+    attempt("open a connection's socket", Calls("socket"), |_| {
+        Ok(socket(AddressFamily::INET, SocketType::STREAM, None).map(drop)?)
+    }),
+    attempt("open a local socket", Calls("socket"), |_| {
+        Ok(socket(AddressFamily::UNIX, SocketType::DGRAM, None).map(drop)?)
+    }),
+    attempt("add an interface", Files, |_| File::options().read(true).write(true).open("/dev/net/tun").map(drop)),
+    attempt("read a key of the kernel's keyring", Calls("request_key"), |_| match softdpu_sys::keyring::read_user_key(
+        "softdpu:no such key",
+        64,
+    ) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map(drop),
+    }),
     attempt("be dumpable again", Calls("prctl"), |_| Ok(set_dumpable_behavior(DumpableBehavior::Dumpable)?)),
 ];
 
@@ -197,5 +223,58 @@ fn without_walls_the_same_attempts_are_not_refused() {
     for attempt in ATTEMPTS {
         let came = in_a_process(attempt, false);
         assert!(came[0].starts_with("done"), "{}: {came:?}", attempt.name);
+    }
+}
+
+/// The process of the test below; nothing where this program was started by hand.
+#[test]
+fn process_of_another_user() {
+    let Ok(underlay) = std::env::var(UNDERLAY) else { return };
+    let user = Some(Identity { uid: NOBODY, gid: NOBODY });
+    let needs = Needs { user, underlay: underlay == "yes", ..Needs::default() };
+    let missing = confine_process(&needs);
+    assert!(missing.is_empty(), "{missing:?}");
+    let (go, wait) = channel::<()>();
+    // Made before, as cores are.
+    let before = thread::spawn(move || {
+        wait.recv().unwrap();
+        (own_rights(), softdpu_isolation::capabilities())
+    });
+    confine_user(&needs).unwrap();
+    confine_calls(&needs).unwrap();
+    go.send(()).unwrap();
+    let (rights, capabilities) = before.join().unwrap();
+    println!("{CAME}{rights} {capabilities:?}");
+    println!("{CAME}{} {:?}", own_rights(), softdpu_isolation::capabilities());
+    let of_root = rustix::process::Uid::ROOT;
+    println!("{CAME}{}", if set_thread_uid(of_root).is_err() { "refused" } else { "root again" });
+}
+
+/// The calling thread's users and groups, and whether it can have more rights.
+fn own_rights() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().replace('\t', " ");
+    format!("users{} groups{}|{} ambient{}", of("Uid:"), of("Gid:"), of("Groups:").trim(), of("CapAmb:"))
+}
+
+#[test]
+fn a_data_plane_that_root_started_is_another_user_on_all_threads_and_has_no_capabilities() {
+    if !rustix::process::geteuid().is_root() {
+        return softdpu_testing::skip("the data plane's user", "only root can become another");
+    }
+    for underlay in ["no", "yes"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process_of_another_user", "--nocapture"]).env(UNDERLAY, underlay);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let came: Vec<&str> = said.lines().filter_map(|line| Some(line.split_once(CAME)?.1)).collect();
+        let ids = [NOBODY.to_string().as_str(); 4].join(" ");
+        let rights = format!("users {ids} groups {ids}|{NOBODY} ambient 0000000000000000");
+        assert_eq!(came[0], format!("{rights} []"), "a thread from before, as cores are");
+        assert!(came[1].starts_with(&rights), "{}", came[1]);
+        assert_eq!(came[1].ends_with(" []"), underlay == "no", "{}", came[1]);
+        assert!(!came[1].contains("SYS_") && !came[1].contains("DAC_"), "{}", came[1]);
+        assert_eq!(came[2], "refused");
     }
 }

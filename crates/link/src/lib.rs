@@ -201,9 +201,9 @@ pub enum Down {
         /// What is asked.
         call: Call,
     },
-    /// Answers [`Up::Open`]; the descriptor is attached if `result` is `Ok`.
+    /// Answers [`Up::Open`], [`Up::Connect`] and [`Up::OpenTap`]; the descriptor is attached if `result` is `Ok`.
     Opened {
-        /// The `call` of the `Open`.
+        /// The `call` of what was asked.
         call: u64,
         /// Whether it worked.
         result: Result<(), OpenFailure>,
@@ -212,7 +212,7 @@ pub enum Down {
     Shutdown,
 }
 
-/// Why a backing file or device could not be opened.
+/// Why what a data plane asked for could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFailure {
     /// The operating system's error number, where it is one.
@@ -267,14 +267,15 @@ pub struct Open {
     pub read_only: bool,
     /// With O_DIRECT.
     pub direct: bool,
-    /// Not its backing file, but its key file: for reading only, whatever the rest says.
+    /// Not its backing file, but its key: the key file, for reading only whatever the rest says, or a file with what
+    /// the kernel's keyring has.
     #[serde(default)]
     pub key: bool,
 }
 
 /// The format of this link's frames. It changes when one side's frames would be misread by the other of a release
 /// before; members that may be left out do not change it.
-pub const LINK_FORMAT: u32 = 1;
+pub const LINK_FORMAT: u32 = 2;
 
 /// What a data plane can go on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -378,6 +379,25 @@ pub enum Up {
         /// What and how.
         open: Open,
     },
+    /// Connect to the server of a volume, which is what its backing is; wants [`Down::Opened`], with the connected
+    /// socket. The supervisor dials where the site says, and nowhere else.
+    Connect {
+        /// Chosen by the data plane.
+        call: u64,
+        /// The volume's name.
+        volume: String,
+        /// How long the server may take to answer, in milliseconds; at most ten seconds.
+        patience_ms: u64,
+    },
+    /// Make the TAP interface of a device, set up as the site says; wants [`Down::Opened`].
+    OpenTap {
+        /// Chosen by the data plane.
+        call: u64,
+        /// The device's name.
+        device: String,
+        /// The interface's MTU, where the device says none, in bytes.
+        mtu: u16,
+    },
     /// Keep the attached descriptor in the vault for the data planes to come; an older one of that key is replaced.
     Keep {
         /// Its key.
@@ -437,6 +457,8 @@ impl Attached for Up {
             | Up::Close { .. }
             | Up::Answer { .. }
             | Up::Open { .. }
+            | Up::Connect { .. }
+            | Up::OpenTap { .. }
             | Up::Forget { .. }
             | Up::FirstCompletion { .. } => 0,
         }

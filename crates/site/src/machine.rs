@@ -46,6 +46,9 @@ impl Site {
         }
         self.check_links(&mut problems);
         check_owners("node.api", &self.node.api, &mut problems);
+        if let Some(user) = self.node.user.as_deref().filter(|name| accounts::user(name).is_none()) {
+            problems.push(no_account("node.user", "user", user));
+        }
         for (index, device) in self.devices.iter().enumerate() {
             if let Some(access) = device.access() {
                 check_owners(&format!("device[{index}].{}", device.kind.name()), access, &mut problems);
@@ -115,16 +118,18 @@ fn place(volume: &Volume) -> Option<Place> {
     }
 }
 
+/// A `what`, which is a user or a group, is not there.
+fn no_account(place: &str, what: &str, name: &str) -> Problem {
+    Problem::error(place, format!("this machine has no such {what}"))
+        .found(format!("{name:?}"))
+        .expected(format!("the name or the number of a {what}"))
+        .help(format!("`getent {}` lists them", if what == "user" { "passwd" } else { "group" }))
+}
+
 /// The owner and the group that a socket is to have.
 fn check_owners(place: &str, access: &SocketAccess, problems: &mut Vec<Problem>) {
-    let mut missing = |key: &str, what: &str, name: &str| {
-        problems.push(
-            Problem::error(format!("{place}.{key}"), format!("this machine has no such {what}"))
-                .found(format!("{name:?}"))
-                .expected(format!("the name or the number of a {what}"))
-                .help(format!("`getent {}` lists them", if what == "user" { "passwd" } else { "group" })),
-        );
-    };
+    let mut missing =
+        |key: &str, what: &str, name: &str| problems.push(no_account(&format!("{place}.{key}"), what, name));
     if let Some(owner) = access.socket_owner.as_deref().filter(|name| accounts::user_id(name).is_none()) {
         missing("socket-owner", "user", owner);
     }

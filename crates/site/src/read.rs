@@ -102,6 +102,7 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
         &[("on", Isolation::On), ("required", Isolation::Required), ("off", Isolation::Off)],
         &[],
     );
+    let user = reader.string("user").map(|(text, _)| text.to_owned());
     Node {
         dataplane,
         fairness: fairness.unwrap_or_default(),
@@ -117,6 +118,7 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
         zone,
         steering,
         isolation: isolation.unwrap_or_default(),
+        user,
     }
 }
 

@@ -83,6 +83,10 @@ pub struct Node {
     /// What the data plane gives up of what it may ask of the kernel.
     #[serde(default)]
     pub isolation: Isolation,
+    /// The user that the data plane becomes where root runs softdpu, by name or number. Where absent: `softdpu`, and a
+    /// number that no account has where there is no such user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 fn is_default(steering: &Steering) -> bool {
@@ -111,6 +115,7 @@ impl Default for Node {
             zone: None,
             steering: Steering::default(),
             isolation: Isolation::default(),
+            user: None,
         }
     }
 }

@@ -100,7 +100,6 @@ fn the_packaged_site_fits_the_packaged_unit() {
     };
     assert_eq!(site.node.run_directory, Path::new("/run").join(directory("RuntimeDirectory")));
     assert_eq!(site.node.state_directory, Path::new("/var/lib").join(directory("StateDirectory")));
-    // What ProtectSystem=full leaves read-only (systemd.exec(5)).
     let sockets = site.devices.iter().filter_map(|device| device.access()).map(|access| &access.socket);
     for path in sockets.chain([&site.node.run_directory, &site.node.state_directory, &site.node.api.socket]) {
         assert!(["/etc", "/usr", "/boot"].iter().all(|fixed| !path.starts_with(fixed)), "{}", path.display());

@@ -3,8 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use softdpu_nbd::{NbdServer, NbdUri};
+use softdpu_sys::{dial, keyring};
 
 use crate::{KeySource, VolumeKind, VolumeSpec};
 
@@ -21,11 +24,18 @@ pub trait Broker: Send + Sync {
     /// What the operating system says.
     fn open_backing(&self, spec: &VolumeSpec) -> io::Result<OwnedFd>;
 
-    /// Opens the key file of an encrypted volume, to be read once.
+    /// Opens the key of an encrypted volume, to be read once: its key file, or a file with the key that the kernel's
+    /// keyring has.
     ///
     /// # Errors
-    /// What the operating system says; `InvalidInput` where the key is in no file.
+    /// What the operating system says; `InvalidInput` where the volume has no key.
     fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd>;
+
+    /// Connects to the server of the volume `name`, which is at `uri`; the server may take `limit` to answer.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    fn connect(&self, name: &str, uri: &NbdUri, limit: Duration) -> io::Result<OwnedFd>;
 
     /// Keeps a copy of a descriptor under a name across our death; an older one of that name is replaced.
     ///
@@ -66,7 +76,17 @@ impl Broker for PathBroker {
     }
 
     fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
-        open_key_file(spec)
+        open_key(spec)
+    }
+
+    fn connect(&self, _name: &str, uri: &NbdUri, limit: Duration) -> io::Result<OwnedFd> {
+        let deadline = Instant::now() + limit;
+        match uri.server() {
+            NbdServer::Unix(path) => {
+                dial::unix(path, deadline).map_err(|error| io::Error::other(format!("cannot connect: {error}")))
+            }
+            NbdServer::Tcp { host, port } => dial::tcp(host, *port, deadline).map_err(io::Error::other),
+        }
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -119,15 +139,18 @@ pub fn open_path(spec: &VolumeSpec) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Opens the key file of an encrypted volume: what a broker does for [`Broker::open_key`].
+/// Opens the key of an encrypted volume: what a broker does for [`Broker::open_key`].
 ///
 /// # Errors
-/// What the operating system says; `InvalidInput` where the key is in no file.
-pub fn open_key_file(spec: &VolumeSpec) -> io::Result<OwnedFd> {
-    let Some(KeySource::File(path)) = spec.encryption.as_ref().map(|encryption| &encryption.key) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this volume has no key file"));
-    };
-    // NONBLOCK: as above; what is no file is refused where it is read.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+/// What the operating system says; `InvalidInput` where the volume has no key.
+pub fn open_key(spec: &VolumeSpec) -> io::Result<OwnedFd> {
+    match spec.encryption.as_ref().map(|encryption| &encryption.key) {
+        // NONBLOCK: as above; what is no file is refused where it is read.
+        Some(KeySource::File(path)) => {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+            Ok(rustix::fs::open(path, flags, Mode::empty())?)
+        }
+        Some(KeySource::Keyring(key)) => keyring::user_key_file(key),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "this volume has no key")),
+    }
 }

@@ -37,7 +37,9 @@ mod request;
 mod spec;
 mod volume;
 
-pub use broker::{Broker, PathBroker, open_key_file, open_path};
+pub use softdpu_nbd::NbdUri;
+
+pub use broker::{Broker, PathBroker, open_key, open_path};
 pub use context::{Attachment, IoContext};
 pub use error::{IoError, VolumeError};
 pub use file::disk::Disk;

@@ -22,11 +22,11 @@ use super::clients::Ticket;
 use super::copier::{self, Copied, Copier, CopyOf, FromFile};
 use super::desired::{Desired, Item, StateError};
 use super::front_ends::{FrontEnds, Port};
-use super::opener::Backing;
 use super::plane::Plane;
 use super::record::Record;
 use super::task::{Entries, Load, Task};
 use super::vault::Vault;
+use super::wanted::Wanted;
 use softdpu_api::{ApiError, Change, ErrorCode, LoadResult};
 use softdpu_link::kept::Kept;
 use softdpu_link::{LOADED, Open, OpenFailure, SharedFd};
@@ -51,6 +51,11 @@ pub(super) enum Step {
     Make(Box<Change>, Vec<SharedFd>),
     /// A request is answered.
     Answer(Ticket, Outcome),
+}
+
+fn not_there(what: &str, name: &str) -> OpenFailure {
+    let message = format!("there is no {what} called {name:?}");
+    OpenFailure { errno: Some(rustix::io::Errno::NOENT.raw_os_error()), message }
 }
 
 /// A change that is being made.
@@ -430,19 +435,36 @@ impl Changes {
         }
     }
 
-    /// What `open` asks for: the backing of a volume that there is, or that is being created.
-    pub(super) fn backing(&self, open: &Open) -> Result<Backing, OpenFailure> {
-        if let Some(volume) = self.site().volume(&open.volume) {
-            return Backing::of(volume, open, self.desired.is_new(volume));
+    /// A volume that there is, or that is being created; whether its image may be made.
+    fn wanted_volume(&self, name: &str) -> Result<(&Volume, bool), OpenFailure> {
+        if let Some(volume) = self.site().volume(name) {
+            return Ok((volume, self.desired.is_new(volume)));
         }
         match self.in_progress.as_ref().map(|in_progress| &in_progress.task) {
-            Some(Task::Change(Change::VolumeCreate(volume))) if volume.name == open.volume => {
-                Backing::of(volume, open, true)
-            }
-            _ => Err(OpenFailure {
-                errno: Some(rustix::io::Errno::NOENT.raw_os_error()),
-                message: format!("there is no volume called {:?}", open.volume),
-            }),
+            Some(Task::Change(Change::VolumeCreate(volume))) if volume.name == name => Ok((volume, true)),
+            _ => Err(not_there("volume", name)),
+        }
+    }
+
+    /// What `open` asks for.
+    pub(super) fn backing(&self, open: &Open) -> Result<Wanted, OpenFailure> {
+        let (volume, is_new) = self.wanted_volume(&open.volume)?;
+        Wanted::of_volume(volume, open, is_new)
+    }
+
+    /// A connection to the server of a volume.
+    pub(super) fn server(&self, volume: &str, patience_ms: u64) -> Result<Wanted, OpenFailure> {
+        Wanted::server_of(self.wanted_volume(volume)?.0, patience_ms)
+    }
+
+    /// The interface of a device that there is, or that is being added.
+    pub(super) fn tap(&self, name: &str, mtu: u16) -> Result<Wanted, OpenFailure> {
+        if let Some(device) = self.site().device(name) {
+            return Wanted::tap_of(device, mtu);
+        }
+        match self.in_progress.as_ref().map(|in_progress| &in_progress.task) {
+            Some(Task::Change(Change::DeviceAdd(device))) if device.name == name => Wanted::tap_of(device, mtu),
+            _ => Err(not_there("device", name)),
         }
     }
 

@@ -33,6 +33,9 @@ impl Supervisor {
     }
 
     fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
+        if let Some(excess) = self.plane.excess(&message) {
+            return self.plane.kill(excess);
+        }
         let mut fds = fds.into_iter().map(Arc::new);
         match message {
             Up::Hello { version, formats } => self.plane.greeted(Hello { version, formats }),
@@ -56,10 +59,7 @@ impl Supervisor {
             }
             Up::Close { connection, reason } => self.front_ends.close(connection, &reason, &mut self.plane),
             Up::Answer { id, result } => self.answered(id, result),
-            // The descriptor goes to the data plane and nowhere else.
-            Up::Open { call, open } => {
-                self.opener.start(self.plane.incarnation(), call, &open.volume, self.changes.backing(&open));
-            }
+            Up::Open { .. } | Up::Connect { .. } | Up::OpenTap { .. } => self.open(self.plane.incarnation(), message),
             Up::Keep { key } => {
                 if let Some(Err(full)) = fds.next().map(|fd| self.vault.keep(key, fd)) {
                     self.plane.kill(&full.to_string());
@@ -69,6 +69,27 @@ impl Supervisor {
             Up::FirstCompletion { ns } if self.upgrades.first_completion(ns) => {}
             Up::FirstCompletion { ns } => self.plane.first_completion(ns),
         }
+    }
+
+    /// Opens what a data plane wants. The descriptor goes to that data plane and nowhere else.
+    pub(super) fn open(&mut self, incarnation: u64, message: Up) {
+        let (call, name, wanted) = match message {
+            Up::Open { call, open } => {
+                let wanted = self.changes.backing(&open);
+                (call, open.volume, wanted)
+            }
+            Up::Connect { call, volume, patience_ms } => {
+                let wanted = self.changes.server(&volume, patience_ms);
+                let wanted = wanted.and_then(|wanted| self.dials.one_more(&volume, Instant::now()).map(|()| wanted));
+                (call, volume, wanted)
+            }
+            Up::OpenTap { call, device, mtu } => {
+                let wanted = self.changes.tap(&device, mtu);
+                (call, device, wanted)
+            }
+            _ => return,
+        };
+        self.opener.start(incarnation, call, &name, wanted);
     }
 
     fn plane_is_ready(&mut self) {
@@ -84,7 +105,7 @@ impl Supervisor {
         let opened: Vec<Opened> = std::iter::from_fn(|| self.opener.take()).collect();
         // Before a guest can have anything in them: what is missing later is gone.
         let images = opened.iter().filter(|opened| opened.result.is_ok());
-        self.changes.saw(images.filter_map(|opened| Some((opened.volume.as_str(), opened.image.as_deref()?))));
+        self.changes.saw(images.filter_map(|opened| Some((opened.name.as_str(), opened.image.as_deref()?))));
         for Opened { incarnation, call, result, .. } in opened {
             let (result, fds) = match result {
                 Ok(fd) => (Ok(()), vec![Arc::new(fd.into())]),

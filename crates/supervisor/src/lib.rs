@@ -40,6 +40,7 @@ mod task;
 mod tests;
 mod upgrade;
 mod vault;
+mod wanted;
 
 pub use desired::{StateError, check_kept};
 pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};

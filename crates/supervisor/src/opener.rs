@@ -1,5 +1,5 @@
-//! Opens backing files for the data plane, each on a thread of its own: a file system that hangs must not hang the
-//! supervisor.
+//! Opens what the data plane wants, each on a thread of its own: a file system or a server that hangs must not hang
+//! the supervisor.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,22 @@ use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, ftrunc
 use rustix::io::Errno;
 use softdpu_sys::wake::Doorbell;
 
+use super::wanted::Wanted;
 use softdpu_link::{Open, OpenFailure};
 use softdpu_site::{Backend, Bytes, Volume};
 
 /// So many opens may be under way; those that hang count.
 const MOST_AT_ONCE: usize = 256;
 
-/// What came of an [`Open`].
+/// What came of what was wanted.
 pub(super) struct Opened {
     /// Which data plane asked.
     pub(super) incarnation: u64,
     /// What it called the request.
     pub(super) call: u64,
-    /// The volume whose file it is.
-    pub(super) volume: String,
-    /// The file, if it is one that is made where it is missing.
+    /// The volume or device that it is for.
+    pub(super) name: String,
+    /// The volume's file, if it is one that is made where it is missing.
     pub(super) image: Option<PathBuf>,
     pub(super) result: Result<OwnedFd, OpenFailure>,
 }
@@ -86,6 +87,11 @@ impl Backing {
             return Err(OpenFailure { errno: Some(Errno::ROFS.raw_os_error()), message });
         }
         Ok(Backing { path: path.clone(), read_only: open.read_only, direct: open.direct, missing })
+    }
+
+    /// Its path, if it is a file that is made where it is missing.
+    pub(super) fn image(&self) -> Option<PathBuf> {
+        (self.missing != Missing::Wrong).then(|| self.path.clone())
     }
 
     /// Opens it: always a new open file description, so that a lock on it is held by no other.
@@ -172,29 +178,28 @@ impl Opener {
         Opener { results, sender, bell, under_way: Arc::default() }
     }
 
-    /// Opens `backing` of `volume` in the background.
-    pub(super) fn start(&self, incarnation: u64, call: u64, volume: &str, backing: Result<Backing, OpenFailure>) {
+    /// Opens what is wanted for the volume or device `name` in the background.
+    pub(super) fn start(&self, incarnation: u64, call: u64, name: &str, wanted: Result<Wanted, OpenFailure>) {
         let (sender, bell, under_way) = (self.sender.clone(), Arc::clone(&self.bell), Arc::clone(&self.under_way));
-        let volume = volume.to_owned();
-        let made = |backing: &Backing| (backing.missing != Missing::Wrong).then(|| backing.path.clone());
-        let image = backing.as_ref().ok().and_then(made);
+        let name = name.to_owned();
+        let image = wanted.as_ref().ok().and_then(Wanted::image);
         let finish = move |result| {
             // The receiver is gone only when the supervisor is.
-            let _ = sender.send(Opened { incarnation, call, volume, image, result });
+            let _ = sender.send(Opened { incarnation, call, name, image, result });
             bell.ring();
         };
-        let backing = match backing {
-            Ok(backing) => backing,
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
             Err(failure) => return finish(Err(failure)),
         };
         if self.under_way.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{}: {MOST_AT_ONCE} other files are being opened", backing.path.display());
+            let message = format!("{MOST_AT_ONCE} other files are being opened");
             return finish(Err(OpenFailure { errno: Some(Errno::AGAIN.raw_os_error()), message }));
         }
         let late_finish = finish.clone();
         let thread = std::thread::Builder::new().name("open".into()).spawn(move || {
-            let result = backing.open();
+            let result = wanted.open();
             under_way.fetch_sub(1, Ordering::Relaxed);
             finish(result);
         });

@@ -7,7 +7,7 @@
 //!  changes      desired state, changes being made, what is not saved
 //!  clients      the management socket, requests and answers
 //!  calls        what the data plane was asked and has not answered
-//!  opener       threads that open backing files
+//!  opener       threads that open what the data plane may not; `dials` limits connections
 //!  upgrades     the upgrade that is under way, how the last one went
 //! ```
 //!
@@ -39,6 +39,7 @@ use super::run::RunError;
 use super::socket::Listener;
 use super::upgrade::Upgrades;
 use super::vault::Vault;
+use super::wanted::Dials;
 use softdpu_api::status::NodeStatus;
 use softdpu_site::Site;
 
@@ -119,6 +120,7 @@ pub(super) struct Supervisor {
     pub(super) changes: Changes,
     pub(super) vault: Vault,
     pub(super) opener: Opener,
+    pub(super) dials: Dials,
     pub(super) calls: Calls,
     pub(super) upgrades: Upgrades,
     pub(super) notifier: Notifier,
@@ -158,6 +160,7 @@ impl Supervisor {
             changes: Changes::new(desired, timing.copy, Arc::clone(&bell)),
             vault: Vault::default(),
             opener: Opener::new(Arc::clone(&bell)),
+            dials: Dials::default(),
             calls: Calls::default(),
             upgrades: Upgrades::default(),
             notifier: Notifier::new(),

@@ -152,9 +152,9 @@ impl Supervisor {
             match message {
                 Up::Hello { version, formats } => self.standby_greets(Hello { version, formats }),
                 Up::Alive => self.plane.standby_alive(),
-                Up::Open { call, open } => {
+                Up::Open { .. } | Up::Connect { .. } => {
                     let Some(incarnation) = self.plane.standby() else { return };
-                    self.opener.start(incarnation, call, &open.volume, self.changes.backing(&open));
+                    self.open(incarnation, message);
                 }
                 Up::Keep { key } => self.plane.standby_keeps(key, fds.next()),
                 Up::Forget { key } => self.plane.standby_keeps(key, None),

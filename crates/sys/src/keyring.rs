@@ -2,7 +2,9 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use zeroize::Zeroizing;
 
 /// The payload of the key of type `user` that is called `name`, from the keyrings of this thread, process, session and
@@ -32,6 +34,22 @@ pub fn read_user_key(name: &str, most: usize) -> io::Result<Zeroizing<Vec<u8>>> 
     }
     payload.truncate(len);
     Ok(payload)
+}
+
+/// The longest key that [`user_key_file`] gives: far more than any cipher takes.
+const LONGEST: usize = 4096;
+
+/// The same payload in a file of its own, which has no name and no pages on a disk: for another process.
+///
+/// # Errors
+/// As [`read_user_key`].
+pub fn user_key_file(name: &str) -> io::Result<OwnedFd> {
+    let key = read_user_key(name, LONGEST)?;
+    let file = memfd_create("softdpu key", MemfdFlags::CLOEXEC)?;
+    match rustix::io::pwrite(&file, &key, 0)? {
+        written if written == key.len() => Ok(file),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
 }
 
 #[cfg(test)]

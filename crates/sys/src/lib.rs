@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod cached;
 pub mod clock;
 pub mod cpu;
+pub mod dial;
 pub mod files;
 pub mod hops;
 pub mod iovec;

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 use rustix::process::{Resource, getrlimit};
 
@@ -141,6 +142,7 @@ impl<M: IoMemory, T> Ring<M, T> {
             .setup_taskrun_flag()
             .setup_submit_all()
             .setup_cqsize(entries * 2)
+            .setup_r_disabled()
             .build(entries)?;
         // The kernel refuses a larger table (EMFILE).
         let limit = getrlimit(Resource::Nofile).current.and_then(|limit| u32::try_from(limit).ok());
@@ -150,6 +152,7 @@ impl<M: IoMemory, T> Ring<M, T> {
         // block. By default these are a few per CPU for all regular files: one file system that hangs would have them
         // all. An older kernel (before 5.15) keeps its default.
         let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
+        restrict(&ring)?;
         let slot = || Slot { held: None, file: FileIndex(0), generation: 0, vecs: Vec::new() };
         Ok(Ring {
             ring,
@@ -338,6 +341,27 @@ impl<M: IoMemory, T> Ring<M, T> {
     }
 }
 
+/// Lets a ring that is not enabled yet do what is done here, and nothing else for as long as it is there: code that got
+/// hold of this process can have it open, connect or send nothing (IORING_REGISTER_RESTRICTIONS). Enables it.
+fn restrict(ring: &IoUring) -> io::Result<()> {
+    // linux/io_uring.h: IORING_REGISTER_FILES_UPDATE, IOSQE_FIXED_FILE.
+    const FILES_UPDATE: u8 = 6;
+    const FIXED_FILE: u8 = 1;
+    const OPERATIONS: [u8; 7] = [
+        opcode::Read::CODE,
+        opcode::Readv::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::AsyncCancel::CODE,
+    ];
+    let mut restrictions = vec![Restriction::register_op(FILES_UPDATE), Restriction::sqe_flags_allowed(FIXED_FILE)];
+    restrictions.extend(OPERATIONS.map(Restriction::sqe_op));
+    ring.submitter().register_restrictions(&mut restrictions)?;
+    ring.submitter().register_enable_rings()
+}
+
 impl<M: IoMemory, T> AsFd for Ring<M, T> {
     /// Readable when there are completions.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -418,5 +442,39 @@ impl<M: IoMemory, T> Drop for Ring<M, T> {
 impl<M: IoMemory, T> std::fmt::Debug for Ring<M, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring").field("slots", &self.slots.len()).field("in_flight", &self.in_flight()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What became of an operation in a ring with or without restrictions.
+    fn outcome(is_restricted: bool, entry: &squeue::Entry) -> i32 {
+        let mut ring = IoUring::builder().setup_r_disabled().build(4).unwrap();
+        if is_restricted { restrict(&ring) } else { ring.submitter().register_enable_rings() }.unwrap();
+        // SAFETY: the entry points to nothing, or to a static name.
+        unsafe { ring.submission().push(entry) }.unwrap();
+        let _ = ring.submit_and_wait(1);
+        ring.completion().next().unwrap().result()
+    }
+
+    #[test]
+    fn a_ring_opens_connects_and_sends_nothing() {
+        let nothing = opcode::Nop::new().build();
+        assert_eq!((outcome(false, &nothing), outcome(true, &nothing)), (0, -libc::EACCES));
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr()).build();
+        assert!(outcome(false, &open) >= 0);
+        assert_eq!(outcome(true, &open), -libc::EACCES);
+        let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        assert!(outcome(false, &socket) >= 0);
+        assert_eq!(outcome(true, &socket), -libc::EACCES);
+    }
+
+    #[test]
+    fn a_ring_that_is_in_use_registers_files_and_nothing_else() {
+        let ring = Ring::<crate::AlignedBuffer, ()>::new(4, 4).unwrap();
+        let error = ring.ring.submitter().register_iowq_max_workers(&mut [1, 1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 }

@@ -87,6 +87,12 @@ pub struct NodeStatus {
 pub struct IsolationStatus {
     /// `on`, `required` or `off`: `node.isolation` of the site file.
     pub setting: String,
+    /// The number of the user that it runs as.
+    #[serde(default)]
+    pub user: u32,
+    /// The capabilities that it has, such as `CAP_NET_RAW`; those of its control thread.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
     /// A filter of system calls is in force on all its threads.
     pub calls: bool,
     /// What could not be set up, in words.

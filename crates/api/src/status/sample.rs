@@ -189,6 +189,8 @@ pub fn sample() -> NodeStatus {
         connections: Some(ConnectionStatus { known: 2, capacity: 100, opened: 9, ..ConnectionStatus::default() }),
         isolation: Some(IsolationStatus {
             setting: "on".to_owned(),
+            user: 65_520,
+            capabilities: Vec::new(),
             calls: true,
             missing: Vec::new(),
             refused: BTreeMap::from([("execve".to_owned(), 3)]),

@@ -6,8 +6,9 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use softdpu_storage::{Broker, VolumeSpec};
+use softdpu_storage::{Broker, NbdUri, VolumeSpec};
 
 /// The broker for as long as a volume is here.
 pub(super) struct Attempts {
@@ -48,6 +49,10 @@ impl Broker for Attempts {
         self.broker.open_key(spec)
     }
 
+    fn connect(&self, name: &str, uri: &NbdUri, limit: Duration) -> io::Result<OwnedFd> {
+        self.broker.connect(name, uri, limit)
+    }
+
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.unless_ended(|broker| broker.keep(key, fd))
     }
@@ -68,11 +73,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use serde_json::json;
-    use softdpu_storage::{KeySource, PathBroker, open_key_file};
+    use softdpu_storage::{KeySource, PathBroker, open_key};
 
     use super::super::{News, OPEN_PATIENCE, Volumes};
     use super::*;
@@ -98,7 +103,11 @@ mod tests {
             {
                 self.go_on.lock().unwrap().recv_timeout(PATIENCE).expect("the test lets it go on in time");
             }
-            open_key_file(spec)
+            open_key(spec)
+        }
+
+        fn connect(&self, name: &str, uri: &NbdUri, limit: Duration) -> io::Result<OwnedFd> {
+            self.inner.connect(name, uri, limit)
         }
 
         fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {

@@ -8,7 +8,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nfairnes = \"fcfs\"",
         "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, `run-directory`, \
-         `state-directory`, `api`, `metrics`, `log`, `underlay`, `flow-tier`, `tables`, `zone`, `steering` or `isolation` (did you mean `fairness`?)",
+         `state-directory`, `api`, `metrics`, `log`, `underlay`, `flow-tier`, `tables`, `zone`, `steering`, `isolation` or `user` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use softdpu_accel::{KeyError, Xts};
-use softdpu_sys::keyring;
 use softdpu_sys::secret::Secret;
 use zeroize::Zeroizing;
 
@@ -94,7 +93,7 @@ fn find(spec: &VolumeSpec, encryption: &Encryption, broker: &dyn Broker) -> Resu
             read(&file).map_err(|e| VolumeError::os(name, what(), e))
         }
         KeySource::Keyring(key) => {
-            let found = keyring::read_user_key(key, LONGEST);
+            let found = broker.open_key(spec).and_then(|file| read(&file));
             found.map_err(|e| match e.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
                 Some(rustix::io::Errno::NOKEY) => VolumeError::spec(
                     name,

@@ -1,84 +1,34 @@
 //! Connecting: fixed newstyle handshake with NBD_OPT_GO. Blocking with a deadline, so never on a data-plane core.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
 use softdpu_nbd::wire::{self, Export};
-use softdpu_nbd::{NbdServer, NbdUri};
+use softdpu_sys::dial::left;
 
 /// The most bytes of one option reply that make sense: an export name and some text.
 const MAX_OPTION_REPLY: u32 = 16 << 10;
 /// The most option replies to one NBD_OPT_GO.
 const MAX_OPTION_REPLIES: usize = 64;
 
-/// Connects and opens the export; the socket is non-blocking afterwards.
+/// Opens the export on a connection that `dial` makes within a time; the socket is non-blocking afterwards.
 ///
 /// # Errors
 /// What went wrong, in words.
-pub(super) fn connect(uri: &NbdUri, limit: Duration) -> Result<(OwnedFd, Export), String> {
+pub(super) fn connect(
+    export: &str,
+    limit: Duration,
+    dial: impl FnOnce(Duration) -> io::Result<OwnedFd>,
+) -> Result<(OwnedFd, Export), String> {
     let deadline = Instant::now() + limit;
-    let mut stream = Stream { socket: dial(uri.server(), deadline)?, deadline };
-    let export = negotiate(&mut stream, uri.export())?;
+    let mut stream = Stream { socket: dial(limit).map_err(|error| error.to_string())?, deadline };
+    let export = negotiate(&mut stream, export)?;
     let socket = stream.socket;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|e| format!("cannot make the socket non-blocking: {e}"))?;
     Ok((socket, export))
-}
-
-fn dial(server: &NbdServer, deadline: Instant) -> Result<OwnedFd, String> {
-    match server {
-        // connect(2) to a Unix socket waits for the server's backlog at most; SO_SNDTIMEO bounds that.
-        NbdServer::Unix(path) => {
-            let socket = rustix::net::socket_with(
-                rustix::net::AddressFamily::UNIX,
-                rustix::net::SocketType::STREAM,
-                rustix::net::SocketFlags::CLOEXEC,
-                None,
-            );
-            let address = rustix::net::SocketAddrUnix::new(path.as_path());
-            let connected = socket.and_then(|socket| {
-                let _ = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(left(deadline)));
-                rustix::net::connect(&socket, &address?)?;
-                Ok(socket)
-            });
-            connected.map_err(|e| format!("cannot connect: {e}"))
-        }
-        NbdServer::Tcp { host, port } => {
-            let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|e| format!("cannot resolve: {e}"))?;
-            let mut last = String::from("its name has no address");
-            for address in addresses {
-                match TcpStream::connect_timeout(&address, left(deadline)) {
-                    Ok(stream) => {
-                        let _ = stream.set_nodelay(true);
-                        watch_peer(&stream);
-                        return Ok(stream.into());
-                    }
-                    Err(error) => last = format!("cannot connect to {address}: {error}"),
-                }
-            }
-            Err(last)
-        }
-    }
-}
-
-/// Has the kernel end a connection after its peer is gone without a FIN, within about half a minute: by probes while it
-/// is idle (10 s, then 4 in 5 s each), by a limit while something is on its way, which probes do not look at. Also
-/// after this process has died, so that a successor that waits for the end of its connections does not wait for a host
-/// that has none.
-fn watch_peer(stream: &TcpStream) {
-    let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(10));
-    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
-    let _ = sockopt::set_tcp_keepcnt(stream, 4);
-    let _ = sockopt::set_tcp_user_timeout(stream, 30_000);
-}
-
-/// At least a moment: zero would mean "for ever" to the kernel.
-fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
 struct Stream {
@@ -253,22 +203,4 @@ fn be64(bytes: &[u8]) -> u64 {
 
 fn be32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    #[test]
-    fn a_peer_that_is_gone_without_a_word_is_noticed_by_the_kernel() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = NbdServer::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
-        let socket = dial(&server, Instant::now() + Duration::from_secs(10)).unwrap();
-        assert!(sockopt::socket_keepalive(&socket).unwrap());
-        let (idle, pause) = (sockopt::tcp_keepidle(&socket).unwrap(), sockopt::tcp_keepintvl(&socket).unwrap());
-        assert_eq!(idle + pause * sockopt::tcp_keepcnt(&socket).unwrap(), Duration::from_secs(30));
-        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 30_000, "also with data on its way");
-    }
 }

@@ -150,7 +150,8 @@ impl NbdBacking {
         let (export, first) = match known {
             Some(export) => (export, None),
             None => {
-                let found = handshake::connect(uri, FIRST_CONNECT.min(*timeout));
+                let dial = |limit| broker.connect(&spec.name, uri, limit);
+                let found = handshake::connect(uri.export(), FIRST_CONNECT.min(*timeout), dial);
                 let (socket, export) = found.map_err(|reason| server_error(&spec.name, uri, reason))?;
                 remember(&spec.name, uri, export, &**broker)?;
                 (export, Some((socket, export)))
@@ -248,7 +249,8 @@ impl NbdBacking {
 
     /// Asks for the export's size on a new connection: NBD says it once on each.
     pub(crate) fn grow(&self, size: u64) -> Result<(), VolumeError> {
-        let found = handshake::connect(&self.uri, FIRST_CONNECT.min(self.timeout));
+        let dial = |limit| self.broker.connect(&self.name, &self.uri, limit);
+        let found = handshake::connect(self.uri.export(), FIRST_CONNECT.min(self.timeout), dial);
         let (_, export) = found.map_err(|reason| server_error(&self.name, &self.uri, reason))?;
         if export.size < size {
             let reason = format!("the export has {} bytes: grow it at the server to {size} first", export.size);
@@ -325,7 +327,8 @@ impl NbdBacking {
         let attempt = move || {
             let refused =
                 |reason: String, lasting| ConnectError { reason: format!("{}: {reason}", uri.server()), lasting };
-            let connected = handshake::connect(&uri, limit).map_err(|reason| refused(reason, false));
+            let dial = |limit| broker.connect(&name, &uri, limit);
+            let connected = handshake::connect(uri.export(), limit, dial).map_err(|reason| refused(reason, false));
             let result = connected.and_then(|(socket, export)| {
                 same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
                 if known.can(wire::CAN_MULTI_CONN) && !export.can(wire::CAN_MULTI_CONN) {

@@ -34,6 +34,18 @@ const OVERDUE: Duration = BEAT.saturating_add(Duration::from_millis(500));
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Messages that wait for the data plane to take them while it asks for more: several for each device of a large site.
+const MOST_QUEUED: usize = 32 << 10;
+
+/// Bytes of a name in the vault or of a reason.
+const MOST_TEXT: usize = 4 << 10;
+
+/// Bytes of a session, or of a reply to a front end.
+const MOST_SESSION: usize = 1 << 20;
+
+/// Descriptors that one message of a front end brings into its connection's table: some for each queue.
+const MOST_KEPT: usize = 4 << 10;
+
 /// The data plane as the supervisor sees it.
 pub(super) struct Plane {
     poller: Poller,
@@ -235,6 +247,23 @@ impl Plane {
     /// How many messages wait for the data plane to take them.
     pub(super) fn queued(&self) -> usize {
         self.running.as_ref().map_or(0, |running| running.link.queued())
+    }
+
+    /// Why `message` is more than a data plane may say: the supervisor would grow by it without a bound.
+    pub(super) fn excess(&self, message: &Up) -> Option<&'static str> {
+        match message {
+            Up::Open { .. } | Up::Connect { .. } | Up::OpenTap { .. } if self.queued() > MOST_QUEUED => {
+                Some("it asks for files and takes no answers")
+            }
+            Up::Keep { key } if key.len() > MOST_TEXT => Some("it wants something kept under a name that is too long"),
+            Up::Handled { session, reply, kept, .. }
+                if session.len().max(reply.len()) > MOST_SESSION || kept.len() > MOST_KEPT =>
+            {
+                Some("it wants more kept of a connection than any has")
+            }
+            Up::Close { reason, .. } if reason.len() > MOST_TEXT => Some("it closes a connection with too many words"),
+            _ => None,
+        }
     }
 
     /// Both that have a link.

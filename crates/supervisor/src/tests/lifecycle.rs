@@ -222,3 +222,51 @@ fn an_image_is_made_once_and_what_is_gone_is_not_taken_for_new() {
     std::fs::File::create(bed.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
     open(&mut plane, "disk").unwrap();
 }
+
+#[test]
+fn a_data_plane_that_floods_the_supervisor_is_ended_and_another_one_serves() {
+    let bed = Bed::new();
+    let flood = |excess: &dyn Fn(&mut FakePlane)| {
+        let mut plane = bed.ready_plane();
+        excess(&mut plane);
+        assert!(plane.was_killed(), "the supervisor goes on with it");
+    };
+    // It asks and takes no answers: more than the socket holds and the supervisor keeps.
+    flood(&|plane| {
+        let connect = Up::Connect { call: 1, volume: "no such volume".into(), patience_ms: 1 };
+        for _ in 0..60_000 {
+            // It is ended in the middle of it.
+            if plane.link.send(&connect, vec![]).and_then(|()| plane.link.drain()).is_err() {
+                break;
+            }
+        }
+    });
+    let session = "s".repeat(2 << 20);
+    flood(&|plane| {
+        plane.say(&Up::Close { connection: softdpu_link::ConnectionId(7), reason: session.clone() }, vec![]);
+    });
+    flood(&|plane| {
+        let file = tempfile::tempfile().unwrap();
+        plane.say(&Up::Keep { key: session.clone() }, vec![Arc::new(OwnedFd::from(file).into())]);
+    });
+    let status = bed.handle.status(PATIENCE).unwrap();
+    assert!(status.data_plane.last_exit.unwrap().contains("a name that is too long"));
+}
+
+#[test]
+fn servers_and_interfaces_are_those_of_volumes_and_devices() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut ask = |message: Up| {
+        plane.say(&message, vec![]);
+        match plane.next() {
+            (Down::Opened { call: 9, result: Err(failure) }, _) => failure.message,
+            other => panic!("expected a refusal, got {other:?}"),
+        }
+    };
+    let connect = |volume: &str| Up::Connect { call: 9, volume: volume.into(), patience_ms: 100 };
+    assert_eq!(ask(connect("203.0.113.7")), "there is no volume called \"203.0.113.7\"");
+    assert_eq!(ask(connect("disk")), "volume \"disk\" has no server");
+    let tap = |device: &str| Up::OpenTap { call: 9, device: device.into(), mtu: 1500 };
+    assert_eq!(ask(tap("eth0")), "there is no device called \"eth0\"");
+}

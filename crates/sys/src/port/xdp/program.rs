@@ -44,8 +44,8 @@ impl XdpProgram {
     /// Some drivers restart their link when they change to XDP.
     ///
     /// # Errors
-    /// [`PortError::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN, [`PortError::Busy`] where there is an XDP
-    /// program, [`PortError::Unsupported`] where the driver takes none with its current settings.
+    /// [`PortError::NotPermitted`] without CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, [`PortError::Busy`] where there is
+    /// an XDP program, [`PortError::Unsupported`] where the driver takes none with its current settings.
     pub fn attach(
         name: &str,
         queues: u32,
@@ -54,7 +54,8 @@ impl XdpProgram {
     ) -> Result<(Self, XdpMode), PortError> {
         let interface = InterfaceName::new(name)?;
         let index = Links::new()?.index(&interface)?;
-        let at = |doing| move |errno: Errno| PortError::at(name, doing, "CAP_BPF and CAP_NET_ADMIN", errno);
+        let at =
+            |doing| move |errno: Errno| PortError::at(name, doing, "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN", errno);
         let map = bpf::create_socket_map(queues.max(1)).map_err(at("making the map of AF_XDP sockets"))?;
         let program = bpf::load(&instructions(map.as_fd(), selection)).map_err(at("loading the XDP program"))?;
         let modes = match mode {
