@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod cached;
 pub mod clock;
 pub mod cpu;
+pub mod exec;
 pub mod files;
 pub mod hops;
 pub mod iovec;
@@ -24,6 +25,7 @@ pub mod prefetch;
 pub mod reaper;
 pub mod refused;
 pub mod secret;
+pub mod signals;
 pub mod uring;
 pub mod wake;
 
