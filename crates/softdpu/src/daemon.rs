@@ -108,6 +108,9 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         | Command::Twin(_)
         | Command::Run { .. }
         | Command::DataPlane
+        | Command::SupervisorFormats
+        | Command::SupervisorCheck
+        | Command::SupervisorResume(_)
         | Command::Trace(_)
         | Command::Completions { .. }
         | Command::Device(_) => {
