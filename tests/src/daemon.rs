@@ -243,10 +243,20 @@ impl Daemon {
         .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))
     }
 
-    /// `softdpu upgrade` to the program that runs; its answer.
+    /// `softdpu upgrade` of both processes to the program that runs; its answer.
     pub fn upgrade(&self) -> Result<Value, Failure> {
-        let answer = self.command(&["upgrade", "--json"])?;
+        self.upgrade_by(&[])
+    }
+
+    /// `softdpu upgrade` with `options`; its answer.
+    pub fn upgrade_by(&self, options: &[&str]) -> Result<Value, Failure> {
+        let answer = self.command(&[&["upgrade", "--json"], options].concat())?;
         serde_json::from_str(&answer).context("the answer of `softdpu upgrade --json`")
+    }
+
+    /// The supervisor's process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// From the last end of a data plane until the next one completed a request, as `status` tells it.

@@ -41,7 +41,7 @@ pub use line::{LineBuffer, LineTooLong};
 pub use load::{LoadResult, NetworkEntries, Unload};
 pub use message::{Id, Rejected, Response, decode_request, decode_response, encode_request, encode_response};
 pub use methods::Empty;
-pub use request::{Query, Request, Upgrade, UpgradeResult, methods};
+pub use request::{Query, Request, SupervisorUpgradeResult, Upgrade, UpgradePart, UpgradeResult, methods};
 pub use trace::{Directions, IDENTIFIER, PacketTrace, Replayed, UNDERLAY};
 
 /// The version of the protocol, the value of the key `softdpu` in every message.

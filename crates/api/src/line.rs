@@ -29,6 +29,11 @@ impl LineBuffer {
     }
 
     /// What is behind the lines that were given.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same, for good.
     pub fn into_rest(self) -> Vec<u8> {
         self.bytes
     }

@@ -41,9 +41,9 @@ methods! {
             /// The device.
             port: String,
         },
-        /// Have a data plane of another program take over from the one that runs. Result:
-        /// [`UpgradeResult`](crate::UpgradeResult), when every connected device has been taken over. Until the devices
-        /// are switched, a failure leaves the one that runs as it is.
+        /// Have another program go on as the supervisor, and a data plane of it take over from the one that runs.
+        /// Result: [`UpgradeResult`](crate::UpgradeResult), when that is done and every connected device has been taken
+        /// over. Until a part is switched, a failure leaves it as it is.
         "upgrade" => Upgrade(Upgrade),
         /// Stop the daemon. Result: `{}`, before it stops.
         "shutdown" => Shutdown,
@@ -59,6 +59,19 @@ pub struct Upgrade {
     /// Switch although some volumes could not be opened.
     #[serde(default)]
     pub force: bool,
+    /// The part of softdpu that is upgraded; both where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<UpgradePart>,
+}
+
+/// A part of softdpu that is upgraded by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpgradePart {
+    /// The process that holds connections and state: it goes on, with another program.
+    Supervisor,
+    /// The process that does the work: another one takes over.
+    DataPlane,
 }
 
 impl Parameters for Upgrade {
@@ -84,6 +97,37 @@ pub struct UpgradeResult {
     pub switched_us: u64,
     /// Requests that back ends had not finished in time, which the new process executes again.
     pub abandoned: u64,
+    /// What came of the supervisor's upgrade, where it was part of it. Where the data plane's was not, the other members
+    /// say that nothing was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<SupervisorUpgradeResult>,
+}
+
+impl UpgradeResult {
+    /// The data plane, of release `version`, serves on.
+    pub fn none(version: String) -> UpgradeResult {
+        UpgradeResult {
+            from: version.clone(),
+            to: version,
+            prepared_us: 0,
+            switched_us: 0,
+            abandoned: 0,
+            supervisor: None,
+        }
+    }
+}
+
+/// What came of an upgrade of the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupervisorUpgradeResult {
+    /// The release before.
+    pub from: String,
+    /// The release that runs now.
+    pub to: String,
+    /// From the request until everything was ready for the other program, in microseconds: all went on as ever.
+    pub prepared_us: u64,
+    /// For how long the supervisor listened to nothing, in microseconds. Devices were served.
+    pub switched_us: u64,
 }
 
 impl Parameters for PacketTrace {

@@ -33,7 +33,7 @@ fn every_query() -> Vec<Query> {
         Query::NetworkList,
         Query::FunctionList,
         Query::TenantList,
-        Query::Upgrade(Upgrade { program: "/usr/bin/softdpu".into(), force: true }),
+        Query::Upgrade(Upgrade { program: "/usr/bin/softdpu".into(), force: true, only: None }),
         Query::Shutdown,
         Query::TracePacket(PacketTrace { ports: vec![name()], tiers: true, ..PacketTrace::default() }),
         Query::TraceExplain(serde_json::from_value(json!({"from": "d", "to": "10.0.0.9"})).unwrap()),

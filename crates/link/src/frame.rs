@@ -59,6 +59,17 @@ pub struct Link<Out, In> {
     types: PhantomData<fn(Out) -> In>,
 }
 
+/// What a link holds beside its socket.
+#[derive(Debug)]
+pub struct Unfinished<'a> {
+    /// What is to be sent of each message that is not sent yet, with the descriptors that are not.
+    pub outgoing: Vec<(&'a [u8], Vec<&'a SharedFd>)>,
+    /// What was received of messages that were not taken.
+    pub incoming: &'a [u8],
+    /// The descriptors that came with it.
+    pub incoming_fds: Vec<&'a ReapedFd>,
+}
+
 #[derive(Debug)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -94,6 +105,29 @@ impl<Out, In> Link<Out, In> {
     pub fn pair() -> Result<(Self, OwnedFd), Errno> {
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         Ok((Link::new(near), far))
+    }
+
+    /// What the link holds of messages that are not whole on either way. An end that another program of this process
+    /// goes on with is made of it by [`resume`](Self::resume).
+    pub fn unfinished(&self) -> Unfinished<'_> {
+        let outgoing = self.outgoing.iter().map(|frame| (&frame.bytes[frame.sent..], frame.fds.iter().collect()));
+        Unfinished {
+            outgoing: outgoing.collect(),
+            incoming: &self.incoming[self.taken..],
+            incoming_fds: self.incoming_fds.iter().collect(),
+        }
+    }
+
+    /// An end on a socket of which another end has made this of the streams so far: what it had still to send, each
+    /// with the descriptors that go with it, and what it had received.
+    pub fn resume(
+        socket: OwnedFd,
+        outgoing: Vec<(Vec<u8>, Vec<SharedFd>)>,
+        incoming: Vec<u8>,
+        incoming_fds: Vec<ReapedFd>,
+    ) -> Self {
+        let outgoing = outgoing.into_iter().map(|(bytes, fds)| Outgoing { bytes, sent: 0, fds: fds.into() });
+        Link { outgoing: outgoing.collect(), incoming, incoming_fds: incoming_fds.into(), ..Link::new(socket) }
     }
 
     /// Whether there is something to flush when the socket is writable.

@@ -18,6 +18,11 @@ impl Outbox {
         &mut self.bytes
     }
 
+    /// What waits.
+    pub fn waiting(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
     /// How many bytes wait.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.sent

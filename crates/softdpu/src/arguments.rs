@@ -53,6 +53,15 @@ pub enum Command {
     /// The data plane, on the link that the supervisor passes as standard input
     #[command(hide = true)]
     DataPlane,
+    /// Tell what this program understands as a supervisor
+    #[command(hide = true)]
+    SupervisorFormats,
+    /// Tell whether this program can take up the state of a supervisor that is on standard input
+    #[command(hide = true)]
+    SupervisorCheck,
+    /// Go on as a supervisor, in its process
+    #[command(hide = true)]
+    SupervisorResume(SupervisorResume),
     /// Show devices, queues, cores, volumes and tenants of a running daemon
     Status {
         /// Print one JSON object instead of tables
@@ -90,7 +99,7 @@ pub enum Command {
     Twin(crate::twin::TwinCommand),
     /// Plan: the cores and memory that a demand takes, and their price beside a DPU's
     Plan(crate::plan::PlanOptions),
-    /// Have another program's data plane take over the devices of a running daemon, guests attached
+    /// Have another program go on as the supervisor and the data plane of a running daemon, guests attached
     Upgrade(UpgradeOptions),
     /// Stop a running daemon
     Shutdown,
@@ -537,6 +546,20 @@ mod tests {
     }
 }
 
+/// What the program before has left.
+#[derive(Debug, clap::Args)]
+pub struct SupervisorResume {
+    /// The descriptor of its state
+    #[arg(long)]
+    pub state: i32,
+    /// The descriptor of its program
+    #[arg(long)]
+    pub before: i32,
+    /// Why another program could not go on
+    #[arg(long)]
+    pub failed: Option<String>,
+}
+
 /// Which program takes over.
 #[derive(Debug, clap::Args)]
 pub struct UpgradeOptions {
@@ -546,6 +569,9 @@ pub struct UpgradeOptions {
     /// Switch although some volumes could not be opened
     #[arg(long)]
     pub force: bool,
+    /// Upgrade this part alone
+    #[arg(long, value_name = "PART", value_parser = ["supervisor", "data-plane"])]
+    pub only: Option<String>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

@@ -109,6 +109,9 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         | Command::Plan(_)
         | Command::Run { .. }
         | Command::DataPlane
+        | Command::SupervisorFormats
+        | Command::SupervisorCheck
+        | Command::SupervisorResume(_)
         | Command::Trace(_)
         | Command::Completions { .. }
         | Command::Device(_) => {

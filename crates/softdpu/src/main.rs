@@ -38,6 +38,9 @@ fn main() -> ExitCode {
         }
         Command::Run { site, record } => run::supervisor(&site, record),
         Command::DataPlane => run::data_plane(),
+        Command::SupervisorFormats => output::print(&daemon::json_line(&softdpu_supervisor::understood())),
+        Command::SupervisorCheck => output::print(&daemon::json_line(&softdpu_supervisor::check(std::io::stdin()))),
+        Command::SupervisorResume(left) => run::resume(left),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut script);

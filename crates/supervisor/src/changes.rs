@@ -14,20 +14,23 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::clients::Ticket;
 use super::copier::{self, Copied, Copier, CopyOf, FromFile};
-use super::desired::{Desired, Item, StateError};
+use super::desired::{Desired, DesiredState, Item, StateError};
 use super::front_ends::{FrontEnds, Port};
 use super::plane::Plane;
 use super::record::Record;
+use super::reexec::Moment;
 use super::task::{Entries, Load, Task};
 use super::vault::Vault;
 use super::wanted::Wanted;
-use softdpu_api::{ApiError, Change, ErrorCode, LoadResult};
+use softdpu_api::{ApiError, Change, ErrorCode, LoadResult, decode_request, encode_request};
 use softdpu_link::kept::Kept;
 use softdpu_link::{LOADED, Open, OpenFailure, SharedFd};
 use softdpu_site::{NetworkChanges, Places, Site, Volume};
@@ -75,6 +78,19 @@ struct Unsaved {
     again: Instant,
 }
 
+/// [`Changes`] as the next program of the supervisor is given them; none is being made.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangesState {
+    pub(super) desired: DesiredState,
+    /// What waits, as it was asked for.
+    waiting: Vec<(Ticket, String)>,
+    next_copy: u64,
+    unsaved: Option<(String, Moment)>,
+    recorded: u64,
+    sync_at: Option<Moment>,
+}
+
 /// The desired state, and changes on their way to it.
 pub(super) struct Changes {
     desired: Desired,
@@ -88,6 +104,8 @@ pub(super) struct Changes {
     recorded: u64,
     /// When records are to be put on the disk that are not.
     sync_at: Option<Instant>,
+    /// Threads that do so.
+    syncing: Arc<AtomicUsize>,
 }
 
 impl Changes {
@@ -103,6 +121,49 @@ impl Changes {
             unsaved: None,
             recorded: 0,
             sync_at: None,
+            syncing: Arc::default(),
+        }
+    }
+
+    pub(super) fn state(&self) -> ChangesState {
+        let waiting = self.waiting.iter().filter_map(|(task, ticket)| {
+            let request = encode_request(&ticket.id, &task.request()?);
+            Some((ticket.clone(), request))
+        });
+        ChangesState {
+            desired: self.desired.state(),
+            waiting: waiting.collect(),
+            next_copy: self.copier.next(),
+            unsaved: self.unsaved.as_ref().map(|unsaved| (unsaved.warning.clone(), unsaved.again.into())),
+            recorded: self.recorded,
+            sync_at: self.sync_at.map(Moment::from),
+        }
+    }
+
+    /// Takes up what the program before had. An error says which change that waits cannot be read.
+    pub(super) fn resume(state: ChangesState, patience: Duration, bell: Arc<Doorbell>) -> Result<Changes, String> {
+        let mut changes = Changes::new(Desired::resume(state.desired), patience, bell);
+        let run_directory = changes.site().node.run_directory.clone();
+        for (ticket, request) in state.waiting {
+            let (_, request) = decode_request(request.trim_end().as_bytes(), &run_directory)
+                .map_err(|rejected| format!("a change that waits: {}", rejected.error.message))?;
+            let task = Task::of(request).map_err(|method| format!("{method} waits among the changes"))?;
+            changes.waiting.push_back((task, ticket));
+        }
+        changes.copier.count_on_from(state.next_copy);
+        changes.unsaved = state.unsaved.map(|(warning, again)| Unsaved { warning, again: again.into() });
+        changes.recorded = state.recorded;
+        changes.sync_at = state.sync_at.map(Instant::from);
+        Ok(changes)
+    }
+
+    /// What threads do for changes, and no program may follow before it is done.
+    pub(super) fn under_way(&self) -> Option<&'static str> {
+        match () {
+            () if self.in_progress.is_some() => Some("a change is being made"),
+            () if self.copier.is_busy() => Some("a file is read or copied"),
+            () if self.syncing.load(Ordering::Acquire) > 0 => Some("loaded entries are put on the disk"),
+            () => None,
         }
     }
 
@@ -497,12 +558,16 @@ impl Changes {
             && let Some(path) = self.desired.loaded().map(|name| self.state_directory().join(name))
         {
             // The disk is waited for by nothing.
+            let syncing = Arc::clone(&self.syncing);
+            syncing.fetch_add(1, Ordering::AcqRel);
             let sync = move || {
                 if let Err(error) = fs::File::open(&path).and_then(|file| file.sync_data()) {
                     tracing::warn!(%error, path = %path.display(), "loaded entries cannot be put on the disk");
                 }
+                syncing.fetch_sub(1, Ordering::AcqRel);
             };
             if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
+                self.syncing.fetch_sub(1, Ordering::AcqRel);
                 tracing::warn!(%error, "there is no thread to put loaded entries on the disk");
             }
         }

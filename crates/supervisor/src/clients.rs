@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::poller::{EventFlags, Poller, Token};
-use super::socket::Listener;
+use super::reexec::{Bytes, FdIndex, Leaving, Left, Moment, NoFd};
+use super::socket::{Listener, ListenerState};
 use softdpu_api::{
     ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request, encode_response,
 };
@@ -29,7 +31,8 @@ const MAX_CLIENTS: usize = 64;
 const READ_SIZE: usize = 16 << 10;
 
 /// A request that is to be answered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Ticket {
     client: u64,
     /// The client's name for it.
@@ -82,6 +85,30 @@ impl Client {
     }
 }
 
+/// A [`Client`] as the next program of the supervisor is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientState {
+    number: u64,
+    socket: FdIndex,
+    /// What it has sent and was not yet served.
+    lines: Bytes,
+    /// What it has not taken of its answers.
+    out: Bytes,
+    busy: bool,
+    ended: bool,
+    heard: Moment,
+}
+
+/// [`Clients`] likewise.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClientsState {
+    listener: ListenerState,
+    connected: Vec<ClientState>,
+    next: u64,
+}
+
 /// The management socket and its clients.
 pub(super) struct Clients {
     poller: Poller,
@@ -109,7 +136,11 @@ impl Clients {
         patience: Duration,
     ) -> Result<Clients, Errno> {
         poller.watch(listener.as_fd(), Token::Api, EventFlags::IN)?;
-        Ok(Clients {
+        Ok(Clients::unwatched(poller, listener, run_directory, patience))
+    }
+
+    fn unwatched(poller: Poller, listener: Listener, run_directory: PathBuf, patience: Duration) -> Clients {
+        Clients {
             poller,
             listener,
             run_directory,
@@ -119,7 +150,7 @@ impl Clients {
             to_serve: Vec::new(),
             accepting: true,
             idle_at: None,
-        })
+        }
     }
 
     /// Accepts connections, or does not.
@@ -284,6 +315,54 @@ impl Clients {
     /// The connection that a request came by is another process' now, or at its end.
     pub(super) fn hang_up(&mut self, ticket: &Ticket) {
         self.drop_client(ticket.client);
+    }
+
+    pub(super) fn state<'a>(&'a self, leaving: &mut Leaving<'a>) -> ClientsState {
+        let client = |(number, client): (&u64, &'a Client)| ClientState {
+            number: *number,
+            socket: leaving.add(client.socket.as_fd()),
+            lines: Bytes(client.lines.rest().to_vec()),
+            out: Bytes(client.out.waiting().to_vec()),
+            busy: client.busy,
+            ended: client.ended,
+            heard: client.heard.into(),
+        };
+        let connected = self.connected.iter().map(client).collect();
+        ClientsState { listener: self.listener.state(leaving), connected, next: self.next }
+    }
+
+    /// Takes up what the program before had; none of it is waited for before [`watch_all`](Self::watch_all).
+    pub(super) fn resume(
+        state: ClientsState,
+        left: &mut Left,
+        poller: Poller,
+        run_directory: PathBuf,
+        patience: Duration,
+    ) -> Result<Clients, NoFd> {
+        let ClientsState { listener, connected, next } = state;
+        let mut clients = Clients::unwatched(poller, Listener::resume(listener, left)?, run_directory, patience);
+        for state in connected {
+            let mut client = Client::new(left.own(state.socket)?);
+            client.lines.push(&state.lines.0);
+            client.out.bytes().extend(state.out.0);
+            (client.busy, client.ended, client.heard) = (state.busy, state.ended, state.heard.into());
+            clients.connected.insert(state.number, client);
+        }
+        clients.next = next;
+        Ok(clients)
+    }
+
+    /// Waits for everything that was taken up, and serves what was read and not yet served.
+    pub(super) fn watch_all(&mut self) {
+        self.watch_listener();
+        // Each is waited for when nothing of it is left to serve.
+        self.to_serve = self.connected.keys().copied().collect();
+    }
+
+    /// Another program has the management socket: its file stays.
+    #[cfg(test)]
+    pub(super) fn leave_file(&mut self) {
+        self.listener.leave_file();
     }
 
     /// The last answers go out as far as their clients take them.

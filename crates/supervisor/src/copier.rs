@@ -104,6 +104,21 @@ impl Copier {
         Copier { results, sender, bell, next: 1, under_way: None, hanging: 0 }
     }
 
+    /// The number of the next copy.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Gives the next copy that number.
+    pub(super) fn count_on_from(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
+
+    /// Whether a thread of it runs.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way.is_some() || self.hanging > 0
+    }
+
     /// Gives copies in `folder` numbers after those that are there.
     pub(super) fn count_from(&mut self, folder: &Path) {
         let last = copies(folder).filter_map(|name| number(&name)).max();

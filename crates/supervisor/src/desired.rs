@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use apply::apply;
@@ -80,6 +81,23 @@ pub(super) struct Desired {
     placements: Vec<QueuePlacement>,
     overlay: Overlay,
     path: PathBuf,
+}
+
+/// [`Desired`] as the next program of the supervisor is given it: the files are not read again, which may have changed
+/// or be gone.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DesiredState {
+    site: Site,
+    placements: Vec<QueuePlacement>,
+    overlay: Overlay,
+}
+
+impl DesiredState {
+    /// What is to run.
+    pub(super) fn site(&self) -> &Site {
+        &self.site
+    }
 }
 
 /// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`.
@@ -154,6 +172,16 @@ impl Desired {
             return Err(StateError::TooLarge { path, found, most: LARGEST_SITE });
         }
         Ok(Desired { site, placements: Vec::new(), overlay, path })
+    }
+
+    pub(super) fn state(&self) -> DesiredState {
+        let Desired { site, placements, overlay, .. } = self;
+        DesiredState { site: site.clone(), placements: placements.clone(), overlay: overlay.clone() }
+    }
+
+    pub(super) fn resume(DesiredState { site, placements, overlay }: DesiredState) -> Desired {
+        let path = site.node.state_directory.join(FILE);
+        Desired { site, placements, overlay, path }
     }
 
     pub(super) fn site(&self) -> &Site {

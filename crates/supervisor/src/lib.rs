@@ -30,6 +30,7 @@ mod plane;
 mod poller;
 mod process;
 mod record;
+mod reexec;
 mod requests;
 mod restart;
 mod run;
@@ -43,7 +44,11 @@ mod vault;
 mod wanted;
 
 pub use desired::{StateError, check_kept};
-pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};
+pub use process::{Exit, Process, ProcessState, Program, SUBCOMMAND, Spawner};
+pub use reexec::{
+    CHECK_SUBCOMMAND, Executed, FORMATS_SUBCOMMAND, RESUME_SUBCOMMAND, Resume, Successor, Understood, Verdict, check,
+    resume, understood,
+};
 pub use run::{RunError, RunOptions, run};
 pub use socket::SocketError;
 pub use supervisor::{Handle, Timing};

@@ -19,6 +19,16 @@ impl Notifier {
         Notifier { ready: false, status: String::new(), watchdog }
     }
 
+    /// One that goes on for the program before; the process is the same to the service manager.
+    pub(super) fn resume(ready: bool) -> Notifier {
+        Notifier { ready, ..Notifier::new() }
+    }
+
+    /// Whether it was told that the data plane is ready.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
     /// The data plane is ready, for the first time or again.
     pub(super) fn ready(&mut self) {
         if !self.ready {

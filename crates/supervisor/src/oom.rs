@@ -10,6 +10,8 @@ use std::fs::{read_to_string, write};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// How much more than this process another one is to be preferred: as if it had a tenth of the memory more.
 const PREFERENCE: i32 = 100;
 
@@ -20,7 +22,8 @@ pub(super) fn prefer(id: u32) -> io::Result<()> {
 }
 
 /// What the kernel has counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct OomCount {
     /// Processes that it has killed for want of memory.
     pub kills: u64,

@@ -200,8 +200,8 @@ impl Opener {
         let late_finish = finish.clone();
         let thread = std::thread::Builder::new().name("open".into()).spawn(move || {
             let result = wanted.open();
-            under_way.fetch_sub(1, Ordering::Relaxed);
             finish(result);
+            under_way.fetch_sub(1, Ordering::Release);
         });
         if let Err(error) = thread {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -210,6 +210,11 @@ impl Opener {
                 message: format!("no thread to open: {error}"),
             }));
         }
+    }
+
+    /// Whether a thread opens something. Where none does, all that they have opened is ready.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) > 0
     }
 
     /// What is ready.

@@ -4,12 +4,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, pidfd_send_signal, waitid,
+};
+use serde::{Deserialize, Serialize};
 
 use super::oom::{self, OomCount, OomKills};
+use super::reexec::{Binary, Successor};
 
 /// The hidden subcommand that is the data plane.
 pub const SUBCOMMAND: &str = "data-plane";
@@ -27,6 +33,34 @@ pub trait Spawner: Send {
     /// # Errors
     /// The file cannot be opened.
     fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>>;
+
+    /// The file of the program that it starts, by an O_PATH descriptor.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn file(&self) -> io::Result<OwnedFd>;
+
+    /// The same program as a supervisor.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn successor(&self) -> io::Result<Arc<dyn Successor>>;
+
+    /// One that starts the program whose [file](Self::file) this is.
+    fn of(&self, file: OwnedFd) -> Box<dyn Spawner>;
+
+    /// Takes up a process that a program before this one has started in the same supervisor, with its
+    /// [end](Process::end).
+    fn adopt(&self, process: ProcessState, end: OwnedFd) -> Box<dyn Process>;
+}
+
+/// What the next program of a supervisor has to know of a process beside its [end](Process::end).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessState {
+    pub(super) pid: u32,
+    /// What the kernel had killed for want of memory when it was started.
+    pub(super) oom_kills: Option<OomCount>,
 }
 
 /// A data plane that was started.
@@ -42,6 +76,8 @@ pub trait Process: Send {
     /// How it ended, where it cannot be reaped although nothing of it will run again: the kernel is in the middle of an
     /// operation of its (a write to a file system that hangs, say) and keeps it until that is over, which may be never.
     fn hangs(&mut self) -> Option<Exit>;
+    /// What it takes to [adopt](Spawner::adopt) it.
+    fn state(&self) -> ProcessState;
 }
 
 /// How a process ended.
@@ -87,13 +123,18 @@ impl Program {
     pub fn at(path: PathBuf) -> Program {
         Program { path, _file: None }
     }
+
+    fn by(file: OwnedFd) -> Program {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Program { path, _file: Some(file) }
+    }
 }
 
 impl Spawner for Program {
     fn spawn(&mut self, link: OwnedFd) -> io::Result<Box<dyn Process>> {
         let oom_kills = OomKills::of_this_process();
         let oom_kills_before = oom_kills.count();
-        let child = Command::new(&self.path)
+        let mut child = Command::new(&self.path)
             .arg0("softdpu-data-plane")
             .arg(SUBCOMMAND)
             .stdin(Stdio::from(link))
@@ -107,30 +148,48 @@ impl Spawner for Program {
         if let Err(error) = oom::prefer(child.id()) {
             tracing::warn!(%error, "when memory runs out the kernel may end the supervisor before the data plane");
         }
-        let mut running = RunningProgram { child, pidfd: None, oom_kills, oom_kills_before };
-        let pid = Pid::from_child(&running.child);
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => running.pidfd = Some(pidfd),
+        let pidfd = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
             Err(error) => {
-                running.kill();
-                let _ = running.child.wait();
+                // It fails only for a process that has been reaped.
+                let _ = child.kill();
+                let _ = child.wait();
                 return Err(error.into());
             }
-        }
-        Ok(Box::new(running))
+        };
+        let pid = child.id();
+        Ok(Box::new(RunningProgram { pid, pidfd, status: None, oom_kills, oom_kills_before }))
     }
 
     fn other(&self, program: &Path) -> io::Result<Box<dyn Spawner>> {
         let file = rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Ok(Box::new(Program { path, _file: Some(file) }))
+        Ok(Box::new(Program::by(file)))
+    }
+
+    fn file(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn successor(&self) -> io::Result<Arc<dyn Successor>> {
+        Ok(Binary::of(self.file()?))
+    }
+
+    fn of(&self, file: OwnedFd) -> Box<dyn Spawner> {
+        Box::new(Program::by(file))
+    }
+
+    fn adopt(&self, process: ProcessState, end: OwnedFd) -> Box<dyn Process> {
+        let ProcessState { pid, oom_kills: oom_kills_before } = process;
+        let oom_kills = OomKills::of_this_process();
+        Box::new(RunningProgram { pid, pidfd: end, status: None, oom_kills, oom_kills_before })
     }
 }
 
 struct RunningProgram {
-    child: Child,
-    /// There from the end of `spawn` on.
-    pidfd: Option<OwnedFd>,
+    pid: u32,
+    pidfd: OwnedFd,
+    /// There once it is reaped.
+    status: Option<ExitStatus>,
     oom_kills: OomKills,
     /// The count when it was started.
     oom_kills_before: Option<OomCount>,
@@ -159,30 +218,35 @@ impl RunningProgram {
 
 impl Process for RunningProgram {
     fn id(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     fn end(&self) -> BorrowedFd<'_> {
-        match &self.pidfd {
-            Some(pidfd) => pidfd.as_fd(),
-            None => unreachable!("spawn gives out no process without its pidfd"),
-        }
+        self.pidfd.as_fd()
     }
 
     fn kill(&mut self) {
         // It fails only for a process that has been reaped.
-        let _ = self.child.kill();
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
     fn exit(&mut self) -> Option<Exit> {
-        match self.child.try_wait() {
-            Ok(status) => status.map(|status| self.ended(status)),
-            Err(error) => Some(Exit { reason: format!("lost: {error}"), sent: false }),
+        if self.status.is_none() {
+            match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+                Ok(status) => self.status = status.map(exit_status),
+                Err(Errno::INTR) => {}
+                Err(error) => return Some(Exit { reason: format!("lost: {error}"), sent: false }),
+            }
         }
+        self.status.map(|status| self.ended(status))
+    }
+
+    fn state(&self) -> ProcessState {
+        ProcessState { pid: self.pid, oom_kills: self.oom_kills_before }
     }
 
     fn hangs(&mut self) -> Option<Exit> {
-        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let folder = PathBuf::from(format!("/proc/{}", self.pid));
         let leader = std::fs::read_to_string(folder.join("stat")).ok()?;
         let end = Stat::parse(&leader)?.end()?;
         // A thread that is gone by the time it is looked at will not run either.
@@ -190,6 +254,14 @@ impl Process for RunningProgram {
         let mut stats = stats.filter_map(|stat| std::fs::read_to_string(stat).ok());
         stats.all(|stat| Stat::parse(&stat).is_some_and(|stat| stat.will_not_run())).then(|| self.ended(end))
     }
+}
+
+/// What waitid(2) tells of an end, as wait(2) does.
+fn exit_status(status: WaitIdStatus) -> ExitStatus {
+    /// A core was dumped (wait(2), WCOREDUMP).
+    const CORE: i32 = 0x80;
+    let signal = status.terminating_signal().map(|signal| signal | if status.dumped() { CORE } else { 0 });
+    ExitStatus::from_raw(signal.unwrap_or_else(|| (status.exit_status().unwrap_or_default() & 0xff) << 8))
 }
 
 /// What `/proc/PID/stat` and `/proc/PID/task/TID/stat` tell of a thread's end (proc_pid_stat(5)).
@@ -235,6 +307,8 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Child;
+
     use super::*;
 
     /// A line of /proc with what matters here.
@@ -260,8 +334,15 @@ mod tests {
         }
     }
 
-    fn running(child: Child, oom_kills: OomKills) -> RunningProgram {
-        RunningProgram { child, pidfd: None, oom_kills_before: oom_kills.count(), oom_kills }
+    fn running(child: &Child, oom_kills: OomKills) -> RunningProgram {
+        let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+        RunningProgram { pid: child.id(), pidfd, status: None, oom_kills_before: oom_kills.count(), oom_kills }
+    }
+
+    /// Waits for its end without reaping it.
+    fn wait(process: &RunningProgram) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::PidFd(process.end()), options).unwrap();
     }
 
     #[test]
@@ -271,10 +352,10 @@ mod tests {
             let text = |(oom, kills): (u64, u64)| format!("oom {oom}\noom_kill {kills}\noom_group_kill 0\n");
             std::fs::write(&counter, text(before)).unwrap();
             let child = Command::new("sleep").arg("1000").spawn().unwrap();
-            let mut process = running(child, OomKills::at(counter.path()));
+            let mut process = running(&child, OomKills::at(counter.path()));
             std::fs::write(&counter, text(after)).unwrap();
             process.kill();
-            let _ = process.child.wait();
+            wait(&process);
             process.exit().unwrap()
         };
         assert_eq!(exit_after((9, 3), (9, 3)), Exit { reason: "killed by SIGKILL".into(), sent: true });
@@ -288,10 +369,10 @@ mod tests {
     fn a_process_that_lives_does_not_hang_and_one_that_was_killed_is_reaped() {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let counter = tempfile::NamedTempFile::new().unwrap();
-        let mut process = running(child, OomKills::at(counter.path()));
+        let mut process = running(&child, OomKills::at(counter.path()));
         assert_eq!((process.hangs(), process.exit()), (None, None));
         process.kill();
-        let _ = process.child.wait();
+        wait(&process);
         assert_eq!(process.exit().unwrap().reason, "killed by SIGKILL");
         assert_eq!(process.hangs(), None, "nothing is left of it");
     }

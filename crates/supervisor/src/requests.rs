@@ -6,6 +6,7 @@ use super::calls::{Purpose, StatusFor, StatusPart};
 use super::changes::{self, Outcome, Step};
 use super::clients::Ticket;
 use super::node_status;
+use super::reexec::RELEASE;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use softdpu_api::status::NodeStatus;
@@ -22,11 +23,14 @@ impl Supervisor {
     }
 
     fn serve(&mut self, ticket: Ticket, request: Request) {
-        let task = match request {
-            Request::Query(query) => return self.query(ticket, query),
-            Request::Change(change) => Task::from(change),
-            Request::NetworksFile { part, path } => Task::NetworksFile { part, path },
-        };
+        match request {
+            Request::Query(query) => self.query(ticket, query),
+            Request::Change(change) => self.change(ticket, Task::from(change)),
+            Request::NetworksFile { part, path } => self.change(ticket, Task::NetworksFile { part, path }),
+        }
+    }
+
+    fn change(&mut self, ticket: Ticket, task: Task) {
         self.changes.push(task, ticket);
         self.next_changes();
     }
@@ -126,12 +130,13 @@ impl Supervisor {
             node_status::declared(self.changes.site(), self.plane.state(), |name| self.front_ends.is_connected(name))
         };
         let mut status = from_plane.unwrap_or_else(declared);
-        env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
+        RELEASE.clone_into(&mut status.version);
         status.uptime_s = self.started.elapsed().as_secs();
         status.supervisor_pid = std::process::id();
         status.unsaved = self.changes.unsaved().map(str::to_owned);
         status.data_plane = self.plane.status();
         status.data_plane.upgrade = self.upgrades.status();
+        status.supervisor_upgrade = self.upgrades.reexec.status();
         for device in &mut status.devices {
             self.front_ends.complete(device);
         }

@@ -32,6 +32,15 @@ impl RestartPolicy {
         }
     }
 
+    /// What the next program of the supervisor has to know of it.
+    pub(super) fn young_deaths(&self) -> u32 {
+        self.young_deaths
+    }
+
+    pub(super) fn resume(young_deaths: u32) -> RestartPolicy {
+        RestartPolicy { young_deaths }
+    }
+
     /// Whether pauses are being made.
     pub(super) fn is_backing_off(&self) -> bool {
         self.young_deaths > FREE

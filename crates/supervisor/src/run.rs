@@ -3,21 +3,20 @@
 use std::fs;
 use std::io::{self, Seek, Write};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use softdpu_sys::signals::SignalFd;
 use thiserror::Error;
 
 use super::desired::{Desired, StateError};
 use super::process::{Program, Spawner};
 use super::socket::SocketError;
-use super::supervisor::{Handle, Signals, Supervisor, Timing};
+use super::supervisor::{Handle, Supervisor, Timing};
 use crate::metrics_http;
 use softdpu_api::status::{NodeStatus, prometheus};
 use softdpu_site::{self as config, DeviceKind, Report, Severity, Site};
@@ -78,6 +77,9 @@ pub enum RunError {
     /// Signals cannot be waited for.
     #[error("signals cannot be waited for: {0}")]
     Signals(io::Error),
+    /// What another program has left cannot be taken up.
+    #[error("the supervisor cannot go on: {0}")]
+    Resume(String),
     /// The kernel refused what the loop is made of.
     #[error("the supervisor's loop failed: {0}")]
     Kernel(Errno),
@@ -98,17 +100,30 @@ pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
     if let Some(record) = options.record {
         site.node.record = Some(record);
     }
-    let _lock = lock(&site.node.run_directory)?;
+    let lock = lock(&site.node.run_directory)?;
     softdpu_sys::files::ignore_size_signal();
     if let Some(warning) = softdpu_sys::files::raise_limit().and_then(|most| too_few_files(&site, most)) {
         tracing::warn!("{warning}");
     }
-    let signals = listen_for_signals().map_err(RunError::Signals)?;
+    let signals = SignalFd::block(&SIGNALS).map_err(RunError::Signals)?;
     let program = options.program.map_or_else(Program::this, Program::at);
-    let (supervisor, handle) = prepare(site, Box::new(program), options.timing, Some(signals))?;
+    let metrics = site.node.metrics.as_ref().map(listen_for_metrics).transpose()?;
+    let (mut supervisor, handle) = prepare(site, Box::new(program), options.timing)?;
+    supervisor.listen_for(signals)?;
+    supervisor.lock = Some(lock.into());
+    supervisor.metrics = metrics;
     serve_metrics(&supervisor, handle)?;
     supervisor.run()
 }
+
+/// Goes on as the supervisor that the program before was.
+pub(super) fn go_on(supervisor: Supervisor, handle: Handle) -> Result<(), RunError> {
+    serve_metrics(&supervisor, handle)?;
+    supervisor.go_on()
+}
+
+/// The signals that a supervisor takes.
+pub(super) const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// What either process has open beside what devices bring.
 const OWN_FILES: u64 = 128;
@@ -136,29 +151,10 @@ fn too_few_files(site: &Site, most: u64) -> Option<String> {
     })
 }
 
-/// What tells of the signals that this process takes.
-fn listen_for_signals() -> io::Result<Signals> {
-    let (bell, sender) = UnixStream::pair()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        // Said before the bell rings.
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
-    }
-    Ok(Signals { bell, stop })
-}
-
 /// The supervisor of a site, with the changes of earlier runs.
-pub(super) fn prepare(
-    site: Site,
-    spawner: Box<dyn Spawner>,
-    timing: Timing,
-    signals: Option<Signals>,
-) -> Result<(Supervisor, Handle), RunError> {
+pub(super) fn prepare(site: Site, spawner: Box<dyn Spawner>, timing: Timing) -> Result<(Supervisor, Handle), RunError> {
     let desired = Desired::load(site)?;
-    Supervisor::new(desired, spawner, timing, signals)
+    Supervisor::new(desired, spawner, timing)
 }
 
 /// Takes the run directory for this process, for as long as the file is open.
@@ -182,14 +178,21 @@ fn lock(folder: &Path) -> Result<fs::File, RunError> {
     Ok(file)
 }
 
+fn listen_for_metrics(metrics: &config::Metrics) -> Result<OwnedFd, RunError> {
+    let address = metrics.listen;
+    let listener = TcpListener::bind(address).map_err(|source| RunError::Metrics { address, source })?;
+    Ok(listener.into())
+}
+
 /// Serves metrics on a thread of its own, if the site wants them.
 fn serve_metrics(supervisor: &Supervisor, handle: Handle) -> Result<(), RunError> {
-    let Some(metrics) = &supervisor.site().node.metrics else {
+    let (Some(metrics), Some(listener)) = (&supervisor.site().node.metrics, &supervisor.metrics) else {
         return Ok(());
     };
     let address = metrics.listen;
     let failed = |source| RunError::Metrics { address, source };
-    let listener = TcpListener::bind(address).map_err(failed)?;
+    // The other one is for the program that follows.
+    let listener = TcpListener::from(listener.as_fd().try_clone_to_owned().map_err(failed)?);
     // A supervisor that does not answer has a metric for that: the scrape with nothing in it.
     let snapshot = move || {
         let status: Option<NodeStatus> = handle.status(SCRAPE_PATIENCE);

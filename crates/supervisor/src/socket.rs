@@ -14,6 +14,9 @@ use rustix::net::{
 use rustix::process::geteuid;
 use thiserror::Error;
 
+use serde::{Deserialize, Serialize};
+
+use super::reexec::{FdIndex, Leaving, Left, NoFd};
 use softdpu_site::accounts;
 use softdpu_site::{FileMode, SocketAccess};
 use softdpu_sys::ReapedFd;
@@ -115,6 +118,34 @@ impl Listener {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// A [`Listener`] as the next program of the supervisor is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListenerState {
+    socket: FdIndex,
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Listener {
+    pub(super) fn state<'a>(&'a self, leaving: &mut Leaving<'a>) -> ListenerState {
+        ListenerState { socket: leaving.add(self.socket.as_fd()), path: self.path.clone(), file: self.file }
+    }
+
+    pub(super) fn resume(state: ListenerState, left: &mut Left) -> Result<Listener, NoFd> {
+        let ListenerState { socket, path, file } = state;
+        // That of another process is not to be removed.
+        let file = if left.are_stand_ins() { (0, 0) } else { file };
+        Ok(Listener { socket: left.own(socket)?.into(), path, file })
+    }
+
+    /// Another program has it: its file stays when this is dropped.
+    #[cfg(test)]
+    pub(super) fn leave_file(&mut self) {
+        self.file = (0, 0);
     }
 }
 

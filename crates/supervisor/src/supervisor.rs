@@ -14,15 +14,15 @@
 //! Each part owns its state and watches its own descriptors. `from_plane` and `requests` are the two places where one
 //! event concerns several of them.
 
-use std::io::Read;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use signal_hook::consts::SIGHUP;
+use softdpu_sys::signals::SignalFd;
 use softdpu_sys::wake::Doorbell;
 
 use super::calls::{Calls, StatusFor};
@@ -35,6 +35,7 @@ use super::opener::Opener;
 use super::plane::Plane;
 use super::poller::{EventFlags, Poller, Token};
 use super::process::Spawner;
+use super::reexec::{self, ArrivalState, Leaving, Left, NoFd, RELEASE, Reexec, State};
 use super::run::RunError;
 use super::socket::Listener;
 use super::upgrade::Upgrades;
@@ -103,12 +104,10 @@ impl Handle {
     }
 }
 
-/// The signals that the process takes.
-pub(super) struct Signals {
-    /// Has a byte for each that came.
-    pub(super) bell: UnixStream,
-    /// One of them was to stop.
-    pub(super) stop: Arc<AtomicBool>,
+/// What the loop stands on.
+pub(super) struct Ground {
+    pub(super) poller: Poller,
+    pub(super) bell: Arc<Doorbell>,
 }
 
 /// Everything that outlives the data plane.
@@ -127,9 +126,13 @@ pub(super) struct Supervisor {
     pub(super) started: Instant,
     /// When to try to accept connections again.
     accept_at: Option<Instant>,
-    bell: Arc<Doorbell>,
+    pub(super) bell: Arc<Doorbell>,
     asks: Receiver<Ask>,
-    signals: Option<Signals>,
+    signals: Option<SignalFd>,
+    /// The locked file in the run directory.
+    pub(super) lock: Option<OwnedFd>,
+    /// Where metrics are served.
+    pub(super) metrics: Option<OwnedFd>,
 }
 
 impl Supervisor {
@@ -138,7 +141,6 @@ impl Supervisor {
         desired: Desired,
         spawner: Box<dyn Spawner>,
         timing: Timing,
-        signals: Option<Signals>,
     ) -> Result<(Supervisor, Handle), RunError> {
         let bell = Arc::new(Doorbell::new().map_err(RunError::Kernel)?);
         let (sender, asks) = channel();
@@ -149,10 +151,6 @@ impl Supervisor {
         poller.watch(bell.as_fd(), Token::Bell, EventFlags::IN).map_err(RunError::Kernel)?;
         let clients = Clients::new(poller.clone(), clients, node.run_directory.clone(), timing.idle_client);
         let clients = clients.map_err(RunError::Kernel)?;
-        if let Some(signals) = &signals {
-            signals.bell.set_nonblocking(true).map_err(RunError::Signals)?;
-            poller.watch(signals.bell.as_fd(), Token::Signal, EventFlags::IN).map_err(RunError::Kernel)?;
-        }
         let mut supervisor = Supervisor {
             plane: Plane::new(spawner, timing, poller.clone()),
             front_ends: FrontEnds::new(poller.clone(), timing.watchdog),
@@ -169,7 +167,9 @@ impl Supervisor {
             poller,
             bell,
             asks,
-            signals,
+            signals: None,
+            lock: None,
+            metrics: None,
         };
         supervisor.changes.keep_loaded(&mut supervisor.vault)?;
         for device in &supervisor.changes.site().devices {
@@ -177,6 +177,76 @@ impl Supervisor {
                 supervisor.front_ends.add(port);
             }
         }
+        Ok((supervisor, handle))
+    }
+
+    /// Takes signals by `signals`.
+    pub(super) fn listen_for(&mut self, signals: SignalFd) -> Result<(), RunError> {
+        self.poller.watch(signals.as_fd(), Token::Signal, EventFlags::IN).map_err(RunError::Kernel)?;
+        self.signals = Some(signals);
+        Ok(())
+    }
+
+    /// Everything that the program which follows has to have. No change is being made, and no thread does anything.
+    pub(super) fn state<'a>(&'a self, arrival: ArrivalState, leaving: &mut Leaving<'a>) -> io::Result<State> {
+        Ok(State {
+            version: RELEASE.to_owned(),
+            started: self.started.into(),
+            changes: self.changes.state(),
+            plane: self.plane.kept(leaving)?,
+            front_ends: self.front_ends.state(leaving),
+            clients: self.clients.state(leaving),
+            vault: self.vault.state(leaving),
+            calls: self.calls.state(),
+            upgrade: self.upgrades.status(),
+            notified: self.notifier.is_ready(),
+            lock: self.lock.as_ref().map(|lock| leaving.add(lock.as_fd())),
+            metrics: self.metrics.as_ref().map(|metrics| leaving.add(metrics.as_fd())),
+            arrival,
+        })
+    }
+
+    /// Takes up what the program before had; `any` starts data planes of any program. `failed`: this is the program
+    /// before, and why the other could not go on.
+    pub(super) fn resume(
+        state: State,
+        mut left: Left,
+        any: &dyn Spawner,
+        timing: Timing,
+        Ground { poller, bell }: Ground,
+        failed: Option<String>,
+    ) -> Result<(Supervisor, Handle), String> {
+        let (sender, asks) = channel();
+        let handle = Handle { asks: sender, bell: Arc::clone(&bell) };
+        poller.watch(bell.as_fd(), Token::Bell, EventFlags::IN).map_err(|error| error.to_string())?;
+        let left = &mut left;
+        let run_directory = state.changes.desired.site().node.run_directory.clone();
+        let no_fd = |error: NoFd| error.to_string();
+        let plane = Plane::resume(state.plane, left, any, timing, poller.clone()).map_err(no_fd)?;
+        let clients = Clients::resume(state.clients, left, poller.clone(), run_directory, timing.idle_client);
+        let mut front_ends = FrontEnds::new(poller.clone(), timing.watchdog);
+        front_ends.resume(state.front_ends, left).map_err(no_fd)?;
+        let reexec = Reexec::resume(state.arrival, failed, left, any).map_err(no_fd)?;
+        let supervisor = Supervisor {
+            plane,
+            front_ends,
+            clients: clients.map_err(no_fd)?,
+            changes: Changes::resume(state.changes, timing.copy, Arc::clone(&bell))?,
+            vault: Vault::resume(state.vault, left).map_err(no_fd)?,
+            opener: Opener::new(Arc::clone(&bell)),
+            dials: Dials::default(),
+            calls: Calls::resume(state.calls),
+            upgrades: Upgrades::resume(reexec, state.upgrade),
+            notifier: Notifier::resume(state.notified),
+            started: state.started.into(),
+            accept_at: None,
+            poller,
+            bell,
+            asks,
+            signals: None,
+            lock: state.lock.map(|fd| left.own(fd)).transpose().map_err(no_fd)?,
+            metrics: state.metrics.map(|fd| left.own(fd)).transpose().map_err(no_fd)?,
+        };
         Ok((supervisor, handle))
     }
 
@@ -188,6 +258,21 @@ impl Supervisor {
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) -> Result<(), RunError> {
         self.start_plane();
+        self.serve_until_stopped()
+    }
+
+    /// Goes on where the program before was.
+    pub(super) fn go_on(mut self) -> Result<(), RunError> {
+        self.front_ends.watch_all(&mut self.plane);
+        self.clients.watch_all();
+        // What it has read, and not yet looked at.
+        self.hear();
+        reexec::arrived(&mut self);
+        self.serve_clients();
+        self.serve_until_stopped()
+    }
+
+    fn serve_until_stopped(mut self) -> Result<(), RunError> {
         loop {
             let now = Instant::now();
             self.front_ends.set_backlog(self.plane.queued(), &mut self.plane);
@@ -198,6 +283,9 @@ impl Supervisor {
             }
             self.timers(Instant::now());
             self.serve_clients();
+            if reexec::advance(&mut self) {
+                return Ok(());
+            }
             self.notifier.status(self.summary());
             if self.plane.has_stopped() {
                 self.changes.save_again();
@@ -260,20 +348,15 @@ impl Supervisor {
     }
 
     fn signalled(&mut self) {
-        let Some(signals) = &mut self.signals else {
-            return;
-        };
-        let mut bytes = [0; 16];
-        if !matches!(signals.bell.read(&mut bytes), Ok(count) if count > 0) {
-            return;
-        }
-        if signals.stop.load(Ordering::SeqCst) {
-            tracing::info!("stopping on a signal");
-            self.stop();
-        } else {
-            tracing::warn!(
-                "SIGHUP is ignored: nothing is reloaded; for another site file, stop softdpu and start it again"
-            );
+        while let Some(signal) = self.signals.as_ref().and_then(SignalFd::next) {
+            if signal == SIGHUP {
+                tracing::warn!(
+                    "SIGHUP is ignored: nothing is reloaded; for another site file, stop softdpu and start it again"
+                );
+            } else {
+                tracing::info!("stopping on a signal");
+                self.stop();
+            }
         }
     }
 
@@ -283,6 +366,7 @@ impl Supervisor {
             self.notifier.stopping();
             self.front_ends.set_accepting(false);
             self.upgrade_fails("the daemon stops");
+            reexec::give_up(self, "the daemon stops");
             self.plane.stop();
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use softdpu_api::{Change, EntryChanges, LoadFile, LoadResult};
+use softdpu_api::{Change, EntryChanges, LoadFile, LoadResult, Request};
 use softdpu_site::{NetworkChange, NetworkPart, Places};
 
 use super::record::Record;
@@ -64,6 +64,29 @@ impl From<Change> for Task {
 }
 
 impl Task {
+    /// What a client has asked for.
+    ///
+    /// # Errors
+    /// The method, if that changes nothing.
+    pub(super) fn of(request: Request) -> Result<Task, &'static str> {
+        match request {
+            Request::Query(query) => Err(query.method()),
+            Request::Change(change) => Ok(Task::from(change)),
+            Request::NetworksFile { part, path } => Ok(Task::NetworksFile { part, path }),
+        }
+    }
+
+    /// How a client has asked for it. None, once its file is read.
+    pub(super) fn request(&self) -> Option<Request> {
+        match self {
+            Task::NetworksFile { part, path } => Some(Request::NetworksFile { part: *part, path: path.clone() }),
+            Task::Change(change) | Task::Load(Load { change, .. }) | Task::Entries(Entries { change, .. }) => {
+                Some(Request::Change(change.clone()))
+            }
+            Task::FromFile { .. } => None,
+        }
+    }
+
     /// The change, and where the file says it that it came by. None while that file is not read.
     pub(super) fn change(&self) -> Option<(&Change, Option<&Places>)> {
         match self {

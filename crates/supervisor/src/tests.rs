@@ -7,6 +7,7 @@ mod front_ends;
 mod hand_over;
 mod lifecycle;
 mod loads;
+mod reexec;
 mod refs;
 mod streams;
 mod upgrade;

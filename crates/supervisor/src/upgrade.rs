@@ -16,9 +16,11 @@ use serde_json::json;
 
 use super::clients::Ticket;
 use super::plane::Hello;
+use super::process::Spawner;
+use super::reexec::{self, Reexec};
 use super::supervisor::Supervisor;
 use softdpu_api::status::{UpgradeStage, UpgradeStatus};
-use softdpu_api::{ApiError, ErrorCode, Upgrade, UpgradeResult};
+use softdpu_api::{ApiError, ErrorCode, SupervisorUpgradeResult, Upgrade, UpgradePart, UpgradeResult};
 use softdpu_link::{Down, Up, monotonic_ns};
 
 /// What requests in flight get to finish when queues are stopped for the switch.
@@ -42,10 +44,19 @@ enum Stage {
     Attaching { since_ns: u64, until: Instant },
 }
 
-/// The upgrade that is under way.
+/// What a client wants upgraded, and what was done of it.
+pub(super) struct Order {
+    pub(super) ticket: Ticket,
+    pub(super) upgrade: Upgrade,
+    /// The program that was at that path when it was asked for.
+    pub(super) program: Box<dyn Spawner>,
+    pub(super) supervisor: Option<SupervisorUpgradeResult>,
+    pub(super) data_plane: Option<UpgradeResult>,
+}
+
+/// The upgrade of the data plane that is under way.
 struct Running {
-    ticket: Ticket,
-    force: bool,
+    order: Order,
     started: Instant,
     stage: Stage,
     prepared: Duration,
@@ -55,6 +66,8 @@ struct Running {
 /// The upgrade that is under way, and how it goes or the last one went.
 #[derive(Default)]
 pub(super) struct Upgrades {
+    /// That of the supervisor.
+    pub(super) reexec: Reexec,
     running: Option<Running>,
     status: Option<UpgradeStatus>,
     /// When [`Supervisor::upgrade_is_late`] has to look.
@@ -70,7 +83,12 @@ impl Upgrades {
 
     /// Whether changes have to wait.
     pub(super) fn is_under_way(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() || self.reexec.is_under_way()
+    }
+
+    /// As the program before left it.
+    pub(super) fn resume(reexec: Reexec, status: Option<UpgradeStatus>) -> Upgrades {
+        Upgrades { reexec, status, ..Upgrades::default() }
     }
 
     /// Whether the one that served was told to let go, and the new one has not been told to serve.
@@ -80,7 +98,8 @@ impl Upgrades {
 
     /// When something takes too long.
     pub(super) fn due(&self) -> Option<Instant> {
-        match self.running.as_ref()?.stage {
+        let Some(running) = &self.running else { return self.reexec.due() };
+        match running.stage {
             Stage::Greeting | Stage::Preparing => self.silence,
             Stage::Quiescing { until, .. } | Stage::Attaching { until, .. } => Some(until),
         }
@@ -109,23 +128,70 @@ impl Upgrades {
 }
 
 impl Supervisor {
-    /// A client wants an upgrade.
+    /// A client wants an upgrade: of the supervisor first, which then upgrades the data plane, unless the two could not
+    /// speak to each other meanwhile.
     pub(super) fn upgrade(&mut self, ticket: Ticket, upgrade: Upgrade) {
-        let refusal = match self.plane.hello() {
-            _ if self.upgrades.is_under_way() => Some("another upgrade is under way"),
-            _ if self.changes.is_busy() => Some("a change is being made"),
-            None => Some("there is no data plane that could be replaced"),
-            Some(_) if !self.plane.is_ready() => Some("the data plane does not serve yet"),
-            Some(_) => None,
-        };
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = self.upgrade_refusal(upgrade.only) {
             let error = ApiError::new(ErrorCode::Unavailable, refusal).hint("try again in a moment");
             return self.clients.answer(ticket, Err(error));
         }
-        let Upgrade { program, force } = upgrade;
-        if let Err(error) = self.plane.start_standby(&program) {
+        let program = match self.plane.program(&upgrade.program) {
+            Ok(program) => program,
+            Err(error) => {
+                let message = format!("{} cannot be started: {error}", upgrade.program.display());
+                return self.clients.answer(ticket, Err(ApiError::new(ErrorCode::Failed, message)));
+            }
+        };
+        let order = Order { ticket, upgrade, program, supervisor: None, data_plane: None };
+        match order.upgrade.only {
+            Some(UpgradePart::DataPlane) => self.upgrade_data_plane(order),
+            Some(UpgradePart::Supervisor) | None => reexec::begin(self, order),
+        }
+    }
+
+    fn upgrade_refusal(&self, only: Option<UpgradePart>) -> Option<&'static str> {
+        let needs_data_plane = only != Some(UpgradePart::Supervisor);
+        match self.plane.hello() {
+            _ if self.plane.is_stopping() => Some("the daemon stops"),
+            _ if self.upgrades.is_under_way() => Some("another upgrade is under way"),
+            _ if self.changes.is_busy() => Some("a change is being made"),
+            _ if !needs_data_plane => None,
+            None => Some("there is no data plane that could be replaced"),
+            Some(_) if !self.plane.is_ready() => Some("the data plane does not serve yet"),
+            Some(_) => None,
+        }
+    }
+
+    /// Everything that was asked for is done.
+    pub(super) fn upgrade_succeeds(&mut self, order: Order) {
+        let version = || self.plane.hello().map(|hello| hello.version.clone()).unwrap_or_default();
+        let data_plane = order.data_plane.unwrap_or_else(|| UpgradeResult::none(version()));
+        let result = UpgradeResult { supervisor: order.supervisor, ..data_plane };
+        self.clients.answer(order.ticket, Ok(json!(result)));
+        self.next_changes();
+    }
+
+    /// What is left of an upgrade is not done.
+    pub(super) fn refuse_upgrade(&mut self, order: Order, reason: &str) {
+        let done = match (&order.supervisor, &order.data_plane) {
+            (Some(done), _) => format!("the supervisor was upgraded from {} to {}; ", done.from, done.to),
+            (None, Some(done)) => format!("the data plane was upgraded from {} to {}; ", done.from, done.to),
+            (None, None) => String::new(),
+        };
+        self.clients.answer(order.ticket, Err(ApiError::new(ErrorCode::Failed, format!("{done}{reason}"))));
+        self.next_changes();
+    }
+
+    /// The upgrade of the data plane begins.
+    pub(super) fn upgrade_data_plane(&mut self, order: Order) {
+        if !self.plane.is_ready() {
+            return self.refuse_upgrade(order, "the data plane does not serve");
+        }
+        let program = order.upgrade.program.clone();
+        let started = order.program.file().and_then(|file| self.plane.start_standby(order.program.of(file)));
+        if let Err(error) = started {
             let message = format!("{} cannot be started: {error}", program.display());
-            return self.clients.answer(ticket, Err(ApiError::new(ErrorCode::Failed, message)));
+            return self.refuse_upgrade(order, &message);
         }
         let from = self.plane.hello().map(|hello| hello.version.clone()).unwrap_or_default();
         self.upgrades.status = Some(UpgradeStatus {
@@ -135,8 +201,7 @@ impl Supervisor {
             ..UpgradeStatus::default()
         });
         self.upgrades.running = Some(Running {
-            ticket,
-            force,
+            order,
             started: Instant::now(),
             stage: Stage::Greeting,
             prepared: Duration::ZERO,
@@ -185,7 +250,7 @@ impl Supervisor {
         if !matches!(running.stage, Stage::Preparing) {
             return;
         }
-        if !problems.is_empty() && !running.force {
+        if !problems.is_empty() && !running.order.upgrade.force {
             let error = format!("the new data plane cannot serve: {}", problems.join("; "));
             return self.upgrade_fails(&error);
         }
@@ -232,15 +297,19 @@ impl Supervisor {
         let (from, to) = (status.from.clone(), status.to.clone().unwrap_or_default());
         let prepared_us = running.prepared.as_micros() as u64;
         tracing::info!(from, to, prepared_us, switched_us, "the data plane was upgraded");
-        let result = UpgradeResult { from, to, prepared_us, switched_us, abandoned: running.abandoned };
-        self.clients.answer(running.ticket, Ok(json!(result)));
-        self.next_changes();
+        let abandoned = running.abandoned;
+        let result = UpgradeResult { from, to, prepared_us, switched_us, abandoned, supervisor: None };
+        let order = Order { data_plane: Some(result), ..running.order };
+        match order.upgrade.only {
+            None if order.supervisor.is_none() => reexec::begin(self, order),
+            None | Some(_) => self.upgrade_succeeds(order),
+        }
     }
 
     /// An upgrade, if one is under way, is given up.
     pub(super) fn upgrade_fails(&mut self, reason: &str) {
         let Some(running) = self.upgrades.running.take() else { return };
-        tracing::error!(reason, "the upgrade failed");
+        tracing::error!(reason, "the upgrade of the data plane failed");
         self.plane.discard_standby();
         match running.stage {
             Stage::Greeting | Stage::Preparing | Stage::Attaching { .. } => {}
@@ -251,9 +320,7 @@ impl Supervisor {
             status.stage = UpgradeStage::Failed;
             status.error = Some(reason.to_owned());
         });
-        let error = ApiError::new(ErrorCode::Failed, format!("the upgrade failed: {reason}"));
-        self.clients.answer(running.ticket, Err(error));
-        self.next_changes();
+        self.refuse_upgrade(running.order, &format!("the upgrade of the data plane failed: {reason}"));
     }
 
     /// The process on standby has ended.

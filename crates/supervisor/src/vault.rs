@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use std::os::fd::AsFd;
+
+use super::reexec::{FdIndex, Leaving, Left, NoFd};
 use softdpu_link::{SharedFd, is_kept_of_volume};
 use thiserror::Error;
 
@@ -42,6 +45,16 @@ impl Vault {
     /// Keeps nothing of a volume any more.
     pub(super) fn forget_volume(&mut self, name: &str) {
         self.kept.retain(|key, _| !is_kept_of_volume(name, key));
+    }
+
+    /// As the next program of the supervisor is given it.
+    pub(super) fn state<'a>(&'a self, leaving: &mut Leaving<'a>) -> BTreeMap<String, FdIndex> {
+        self.kept.iter().map(|(key, fd)| (key.clone(), leaving.add(fd.as_fd()))).collect()
+    }
+
+    pub(super) fn resume(state: BTreeMap<String, FdIndex>, left: &mut Left) -> Result<Vault, NoFd> {
+        let kept = state.into_iter().map(|(key, fd)| Ok((key, left.share(fd)?)));
+        Ok(Vault { kept: kept.collect::<Result<_, NoFd>>()? })
     }
 
     /// All keys, and the descriptors in the same order.

@@ -8,6 +8,7 @@ pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod dial;
+pub mod exec;
 pub mod files;
 pub mod hops;
 pub mod iovec;
@@ -25,6 +26,7 @@ pub mod prefetch;
 pub mod reaper;
 pub mod refused;
 pub mod secret;
+pub mod signals;
 pub mod uring;
 pub mod wake;
 

@@ -40,6 +40,9 @@ pub struct NodeStatus {
     pub uptime_s: u64,
     /// The supervisor's process.
     pub supervisor_pid: u32,
+    /// The upgrade of the supervisor that is under way, or the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor_upgrade: Option<UpgradeStatus>,
     /// The process that does the work.
     pub data_plane: DataPlaneStatus,
     /// Its cores.
@@ -161,7 +164,7 @@ pub struct DataPlaneStatus {
     pub upgrade: Option<UpgradeStatus>,
 }
 
-/// An upgrade of the data plane.
+/// An upgrade of the data plane, or of the supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpgradeStatus {
     /// How far it has come.
@@ -176,7 +179,8 @@ pub struct UpgradeStatus {
     pub error: Option<String>,
     /// From the start of the new process until it was ready to take over, in microseconds.
     pub prepared_us: Option<u64>,
-    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds.
+    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds. Of the
+    /// supervisor: for how long it listened to nothing, while devices were served.
     pub switched_us: Option<u64>,
     /// From the moment at which queues were stopped until the first request completed again, in microseconds.
     pub first_completion_us: Option<u64>,

@@ -85,6 +85,10 @@ fn node(status: &NodeStatus) -> String {
         ),
         format!("data plane {}, {pid}, {}{}", plane.state, restarts(plane.restarts), other_version(status)),
     ];
+    let supervisor = status.supervisor_upgrade.as_ref();
+    if let Some(upgrade) = supervisor {
+        lines.insert(1, format!("  {}", one_line(&self::upgrade(upgrade, "silent for"))));
+    }
     let mut last = Vec::new();
     if let Some(exit) = &plane.last_exit {
         last.push(format!("last exit: {}", one_line(exit)));
@@ -98,7 +102,9 @@ fn node(status: &NodeStatus) -> String {
     if !last.is_empty() {
         lines.push(format!("  {}", last.join(", ")));
     }
-    lines.extend(plane.upgrade.as_ref().map(|upgrade| format!("  {}", one_line(&self::upgrade(upgrade)))));
+    lines.extend(
+        plane.upgrade.as_ref().map(|upgrade| format!("  {}", one_line(&self::upgrade(upgrade, "switched in")))),
+    );
     lines.extend(status.isolation.as_ref().and_then(isolation));
     lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
 }
@@ -109,7 +115,8 @@ fn other_version(status: &NodeStatus) -> String {
     version.map(|version| format!(", softdpu {}", one_line(version))).unwrap_or_default()
 }
 
-fn upgrade(upgrade: &UpgradeStatus) -> String {
+/// How an upgrade goes or went; what its last step took is `switched`.
+fn upgrade(upgrade: &UpgradeStatus, switched: &str) -> String {
     let to = upgrade.to.as_deref().unwrap_or(&upgrade.program);
     let mut text = match upgrade.stage {
         UpgradeStage::Preparing => format!("upgrade to {to}: it prepares, {} serves", upgrade.from),
@@ -117,7 +124,7 @@ fn upgrade(upgrade: &UpgradeStatus) -> String {
         UpgradeStage::Done => format!("last upgrade: from {} to {to}", upgrade.from),
         UpgradeStage::Failed => format!("last upgrade: to {to}, failed"),
     };
-    let times = [("prepared in", upgrade.prepared_us), ("switched in", upgrade.switched_us)];
+    let times = [("prepared in", upgrade.prepared_us), (switched, upgrade.switched_us)];
     for (what, us) in times {
         text += &us.map(|us| format!(", {what} {}", millis(us))).unwrap_or_default();
     }

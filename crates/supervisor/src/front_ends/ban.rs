@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use crate::reexec::Moment;
 use softdpu_api::status::ClosedFrontEnds;
 
 /// For how long a device accepts none after its front end was closed; doubles each time.
@@ -20,6 +23,27 @@ pub(super) struct Ban {
     reason: String,
     /// None is accepted before.
     pub(super) until: Instant,
+}
+
+/// A [`Ban`] as the next program of the supervisor is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BanState {
+    front_ends: u32,
+    reason: String,
+    until: Moment,
+}
+
+impl From<&Ban> for BanState {
+    fn from(Ban { front_ends, reason, until }: &Ban) -> BanState {
+        BanState { front_ends: *front_ends, reason: reason.clone(), until: (*until).into() }
+    }
+}
+
+impl From<BanState> for Ban {
+    fn from(BanState { front_ends, reason, until }: BanState) -> Ban {
+        Ban { front_ends, reason, until: until.into() }
+    }
 }
 
 impl Ban {

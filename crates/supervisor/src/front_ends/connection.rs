@@ -7,6 +7,8 @@
 //!                                   └──┘ the data plane died: the next one gets session, fds and message again
 //! ```
 
+mod kept;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,11 +20,14 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use softdpu_api::status::Peer;
 use softdpu_link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
 use softdpu_sys::{ReapedFd, peer};
+
+pub(super) use self::kept::FrontEndState;
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let
 /// the data plane refuse in good order, messages of later protocol versions.
@@ -83,7 +88,7 @@ struct Pending {
 }
 
 /// How far the present data plane has come with a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Progress {
     /// It was not given it.
     Waiting,

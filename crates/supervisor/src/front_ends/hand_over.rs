@@ -19,6 +19,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use crate::reexec::Moment;
 use softdpu_link::ConnectionId;
 
 /// A data plane that lives on for so long after it was given something has survived it.
@@ -53,6 +56,62 @@ pub(super) struct HandOver {
     on_trial: Option<ConnectionId>,
     /// When the next one is tried.
     due: Option<Instant>,
+}
+
+/// A [`HandOver`] as the next program of the supervisor is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HandOverState {
+    stage: StageState,
+    next: u64,
+    survived: u64,
+    waiting: Vec<ConnectionId>,
+    on_trial: Option<ConnectionId>,
+    due: Option<Moment>,
+}
+
+/// [`Stage`].
+#[derive(Debug, Serialize, Deserialize)]
+enum StageState {
+    NotReady,
+    Trials,
+    Serving { since: Moment },
+}
+
+impl From<&HandOver> for HandOverState {
+    fn from(hand_over: &HandOver) -> HandOverState {
+        let stage = match hand_over.stage {
+            Stage::NotReady => StageState::NotReady,
+            Stage::Trials => StageState::Trials,
+            Stage::Serving { since } => StageState::Serving { since: since.into() },
+        };
+        HandOverState {
+            stage,
+            next: hand_over.next,
+            survived: hand_over.survived,
+            waiting: hand_over.waiting.iter().copied().collect(),
+            on_trial: hand_over.on_trial,
+            due: hand_over.due.map(Moment::from),
+        }
+    }
+}
+
+impl From<HandOverState> for HandOver {
+    fn from(state: HandOverState) -> HandOver {
+        let stage = match state.stage {
+            StageState::NotReady => Stage::NotReady,
+            StageState::Trials => Stage::Trials,
+            StageState::Serving { since } => Stage::Serving { since: since.into() },
+        };
+        HandOver {
+            stage,
+            next: state.next,
+            survived: state.survived,
+            waiting: state.waiting.into(),
+            on_trial: state.on_trial,
+            due: state.due.map(Instant::from),
+        }
+    }
 }
 
 impl HandOver {

@@ -8,6 +8,7 @@ mod ban;
 mod connection;
 mod given;
 mod hand_over;
+mod kept;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -27,6 +28,7 @@ use softdpu_site::Device;
 
 pub(super) use self::connection::FrontEnd;
 pub(super) use self::given::Handled;
+pub(super) use self::kept::FrontEndsState;
 
 /// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
 /// connects, sends and leaves again and again would otherwise fill memory and the table of descriptors with what is of

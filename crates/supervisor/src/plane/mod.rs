@@ -8,6 +8,7 @@
 //! What the data plane says is for others to act on: [`Plane::receive`] gives it to the loop. A second data plane, on
 //! standby for an upgrade, is in `standby`.
 
+mod kept;
 mod running;
 mod standby;
 
@@ -22,6 +23,7 @@ use super::restart::RestartPolicy;
 use super::supervisor::Timing;
 use super::vault::Vault;
 
+pub(super) use self::kept::PlaneState;
 pub(super) use self::running::Hello;
 use softdpu_api::status::{DataPlaneState, DataPlaneStatus};
 use softdpu_api::{ApiError, ErrorCode};

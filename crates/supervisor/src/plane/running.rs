@@ -1,18 +1,23 @@
 //! A data plane that was started: its process, and the link to it.
 
+mod kept;
+
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use softdpu_link::{BEAT, Down, Formats, LinkError, SharedFd, SupervisorLink, Up, monotonic_ns};
 use softdpu_sys::ReapedFd;
 
+pub(super) use self::kept::RunningState;
 use super::{End, LOOK, OVERDUE};
 use crate::poller::{EventFlags, Poller, Token};
 use crate::process::{Process, Spawner};
 use crate::supervisor::Timing;
 
 /// What a data plane has said of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Hello {
     /// Its release.
     pub(crate) version: String,

@@ -38,25 +38,29 @@ pub(super) struct Standby {
 
 /// How the data plane that runs came to do so, where that was by an upgrade.
 pub(super) struct Promotion {
-    at: Instant,
-    before: Box<dyn Spawner>,
+    pub(super) at: Instant,
+    pub(super) before: Box<dyn Spawner>,
 }
 
 /// The one that an upgrade has replaced.
 pub(super) struct Replaced {
-    running: Running,
+    pub(super) running: Running,
     /// When it is told to leave, or killed.
     pub(super) due: Instant,
-    is_leaving: bool,
+    pub(super) is_leaving: bool,
 }
 
 impl Plane {
-    /// Starts `program` on standby. It is told what to be when it has [greeted](Self::brief_standby).
-    pub(crate) fn start_standby(&mut self, program: &Path) -> io::Result<()> {
-        let mut spawner = self.spawner.other(program)?;
+    /// Starts others of the program that is at `path` now.
+    pub(crate) fn program(&self, path: &Path) -> io::Result<Box<dyn Spawner>> {
+        self.spawner.other(path)
+    }
+
+    /// Starts one by `spawner` on standby. It is told what to be when it has [greeted](Self::brief_standby).
+    pub(crate) fn start_standby(&mut self, mut spawner: Box<dyn Spawner>) -> io::Result<()> {
         self.started += 1;
         let running = Running::spawn(&mut *spawner, self.started, &self.poller)?;
-        tracing::info!(pid = running.process.id(), program = %program.display(), "a data plane is started on standby");
+        tracing::info!(pid = running.process.id(), "a data plane is started on standby");
         self.standby = Some(Standby { running, spawner, vault: BTreeMap::new(), keeps: Vec::new() });
         Ok(())
     }

@@ -43,7 +43,7 @@ fn status_joins_what_both_processes_know() {
     let status: NodeStatus = serde_json::from_value(client.answer(asked).unwrap()).unwrap();
     assert_eq!(status.volumes[0].errors, 3);
     assert_eq!(status.supervisor_pid, std::process::id());
-    assert_eq!((status.data_plane.pid, status.data_plane.state), (Some(4242), DataPlaneState::Running));
+    assert_eq!((status.data_plane.pid.is_some(), status.data_plane.state), (true, DataPlaneState::Running));
     assert!(status.data_plane.time_to_ready_us.is_some());
 }
 

@@ -1,10 +1,13 @@
 //! A supervisor on a thread, and the other ends of all its sockets in the test's hands. Every wait has a deadline.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,9 +21,11 @@ use rustix::net::{
 use softdpu_sys::ReapedFd;
 use softdpu_sys::wake::Doorbell;
 
-use super::super::process::{Exit, Process, Spawner};
+use super::super::poller::Poller;
+use super::super::process::{Exit, Process, ProcessState, Spawner};
+use super::super::reexec::{self, Executed, Left, Successor, Understood, Verdict};
 use super::super::run::{RunError, prepare};
-use super::super::supervisor::{Handle, Timing};
+use super::super::supervisor::{Ground, Handle, Supervisor, Timing};
 use softdpu_api::{ApiError, Id, Request, Response, decode_response, encode_request};
 use softdpu_link::{ConnectionId, DataPlaneLink, Down, FdId, Formats, LINK_FORMAT, Link, SharedFd, Up};
 use softdpu_site::{self as config, Site};
@@ -38,9 +43,15 @@ pub struct Bed {
     pub folder: tempfile::TempDir,
     pub handle: Handle,
     planes: Receiver<FakePlane>,
-    thread: Option<JoinHandle<Result<(), RunError>>>,
+    successors: Receiver<Running>,
+    thread: Option<SupervisorThread>,
     pub starts: Arc<Mutex<Vec<Instant>>>,
 }
+
+type SupervisorThread = JoinHandle<Result<(), RunError>>;
+
+/// A supervisor that has followed another.
+type Running = (Handle, SupervisorThread);
 
 /// A data plane that the test plays.
 pub struct FakePlane {
@@ -68,15 +79,23 @@ impl Stuck {
     }
 }
 
+/// A program: what it does as a supervisor is in its [name](FakeSuccessor).
+#[derive(Clone)]
 struct FakeSpawner {
     program: PathBuf,
     planes: Sender<FakePlane>,
     starts: Arc<Mutex<Vec<Instant>>>,
     /// Each dies as soon as it is started.
     stillborn: bool,
+    /// All that were started, by their ids.
+    processes: Arc<Mutex<HashMap<u32, FakeProcess>>>,
+    successors: Sender<Running>,
+    timing: Timing,
 }
 
+#[derive(Clone)]
 struct FakeProcess {
+    id: u32,
     end: Arc<Doorbell>,
     killed: Arc<AtomicBool>,
     reason: Arc<Mutex<Option<String>>>,
@@ -89,12 +108,15 @@ impl Spawner for FakeSpawner {
         let end = Arc::new(Doorbell::new()?);
         let (killed, reason) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let stuck = Arc::new(AtomicBool::new(false));
+        static LAST: AtomicU32 = AtomicU32::new(4242);
         let process = FakeProcess {
+            id: LAST.fetch_add(1, Ordering::SeqCst),
             end: Arc::clone(&end),
             killed: Arc::clone(&killed),
             reason: Arc::clone(&reason),
             stuck: Arc::clone(&stuck),
         };
+        self.processes.lock().unwrap().insert(process.id, process.clone());
         let program = self.program.clone();
         let plane = FakePlane { link: Link::new(link), program, end, killed, reason, stuck };
         if self.stillborn {
@@ -109,14 +131,90 @@ impl Spawner for FakeSpawner {
         if program.ends_with("absent") {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let (planes, starts) = (self.planes.clone(), Arc::clone(&self.starts));
-        Ok(Box::new(FakeSpawner { program: program.to_owned(), planes, starts, stillborn: false }))
+        Ok(Box::new(FakeSpawner { program: program.to_owned(), stillborn: false, ..self.clone() }))
+    }
+
+    fn file(&self) -> io::Result<OwnedFd> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(self.program.as_os_str().as_encoded_bytes())?;
+        Ok(file.into())
+    }
+
+    fn successor(&self) -> io::Result<Arc<dyn Successor>> {
+        Ok(Arc::new(FakeSuccessor(Mutex::new(self.clone()))))
+    }
+
+    fn of(&self, file: OwnedFd) -> Box<dyn Spawner> {
+        let file = File::from(file);
+        let mut name = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut name, 0).unwrap();
+        Box::new(FakeSpawner { program: String::from_utf8(name).unwrap().into(), ..self.clone() })
+    }
+
+    fn adopt(&self, process: ProcessState, _end: OwnedFd) -> Box<dyn Process> {
+        Box::new(self.processes.lock().unwrap()[&process.pid].clone())
+    }
+}
+
+/// A program as a supervisor: one that goes on in this process, on another thread, unless its name says what is wrong
+/// with it.
+struct FakeSuccessor(Mutex<FakeSpawner>);
+
+impl FakeSuccessor {
+    fn is(&self, fault: &str) -> bool {
+        self.0.lock().unwrap().program.ends_with(fault)
+    }
+}
+
+impl Successor for FakeSuccessor {
+    fn understands(&self, _: Duration) -> Result<Understood, String> {
+        let mut here = reexec::understood();
+        if self.is("slow") {
+            std::thread::sleep(A_WHILE);
+        }
+        if self.is("mute") {
+            return Err("it does not answer in time".into());
+        }
+        if self.is("too-new") {
+            (here.state.oldest, here.state.newest) = (here.state.newest + 1, here.state.newest + 2);
+        }
+        if self.is("other-link") {
+            (here.link.oldest, here.link.newest) = (LINK_FORMAT + 1, LINK_FORMAT + 1);
+        }
+        Ok(here)
+    }
+
+    fn check(&self, state: BorrowedFd<'_>, _: Duration) -> Result<Verdict, String> {
+        if self.is("liar") {
+            return Ok(Verdict::Fits(7));
+        }
+        if self.is("refuses") {
+            return Ok(Verdict::Refused("it is not to its taste".into()));
+        }
+        Ok(reexec::check(state))
+    }
+
+    fn execute(&self, state: BorrowedFd<'_>, keep: &[BorrowedFd<'_>], failed: Option<&str>) -> Executed {
+        if self.is("cannot-start") {
+            return Executed::Failed(io::ErrorKind::PermissionDenied.into());
+        }
+        let failed = failed.map(str::to_owned).or(self.is("goes-back").then(|| "it could not".to_owned()));
+        let fds = keep.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let state = reexec::read(state).unwrap().state;
+        let spawner = self.0.lock().unwrap().clone();
+        let ground = Ground { poller: Poller::new().unwrap(), bell: Arc::new(Doorbell::new().unwrap()) };
+        let (successors, timing) = (spawner.successors.clone(), spawner.timing);
+        let made = Supervisor::resume(state, Left::new(fds), &spawner, timing, ground, failed);
+        let (supervisor, handle) = made.unwrap();
+        let thread = std::thread::spawn(move || supervisor.go_on());
+        successors.send((handle, thread)).unwrap();
+        Executed::Elsewhere
     }
 }
 
 impl Process for FakeProcess {
     fn id(&self) -> u32 {
-        4242
+        self.id
     }
     fn end(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
@@ -132,6 +230,9 @@ impl Process for FakeProcess {
     fn exit(&mut self) -> Option<Exit> {
         let reason = self.reason.lock().unwrap().clone().filter(|_| !self.stuck.load(Ordering::SeqCst))?;
         Some(Exit { reason, sent: false })
+    }
+    fn state(&self) -> ProcessState {
+        ProcessState { pid: self.id, oom_kills: None }
     }
     fn hangs(&mut self) -> Option<Exit> {
         let reason = self.reason.lock().unwrap().clone().filter(|_| self.stuck.load(Ordering::SeqCst))?;
@@ -284,10 +385,26 @@ impl Bed {
         let (planes_in, planes) = channel();
         let starts: Arc<Mutex<Vec<Instant>>> = Arc::default();
         let program = PathBuf::from("first");
-        let spawner = FakeSpawner { program, planes: planes_in, starts: Arc::clone(&starts), stillborn };
-        let (supervisor, handle) = prepare(site, Box::new(spawner), timing, None)?;
+        let (successors_in, successors) = channel();
+        let spawner = FakeSpawner {
+            program,
+            planes: planes_in,
+            starts: Arc::clone(&starts),
+            stillborn,
+            processes: Arc::default(),
+            successors: successors_in,
+            timing,
+        };
+        let (supervisor, handle) = prepare(site, Box::new(spawner), timing)?;
         let thread = Some(std::thread::spawn(move || supervisor.run()));
-        Ok(Bed { folder, handle, planes, thread, starts })
+        Ok(Bed { folder, handle, planes, successors, thread, starts })
+    }
+
+    /// Another program has followed in the supervisor: waits for it, and for the end of the one before.
+    pub fn followed(&mut self) {
+        let (handle, thread) = self.successors.recv_timeout(PATIENCE).expect("another program follows in time");
+        self.finished().unwrap();
+        (self.handle, self.thread) = (handle, Some(thread));
     }
 
     /// The next data plane, just started.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use softdpu_api::status::{NodeStatus, UpgradeStage};
-use softdpu_api::{ApiError, Change, ErrorCode, Id, Query, Upgrade};
+use softdpu_api::{ApiError, Change, ErrorCode, Id, Query, Upgrade, UpgradePart};
 use softdpu_link::{Call, ConnectionId, Down, Formats, SharedFd, Up};
 use softdpu_site::volume_from_json;
 
@@ -108,7 +108,7 @@ impl Scene {
 }
 
 fn upgrade(force: bool) -> Query {
-    Query::Upgrade(Upgrade { program: "/new".into(), force })
+    Query::Upgrade(Upgrade { program: "/new".into(), force, only: Some(UpgradePart::DataPlane) })
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_program_that_is_not_there_is_refused_at_once() {
     let _front_end = bed.connect("a");
     // It is given connections once it serves.
     plane.attach();
-    let absent = Query::Upgrade(Upgrade { program: "/absent".into(), force: false });
+    let absent = Query::Upgrade(Upgrade { program: "/absent".into(), force: false, only: None });
     let asked = client.ask(absent);
     let error: ApiError = client.answer(asked).unwrap_err();
     assert!(error.message.contains("/absent"), "{error:?}");
