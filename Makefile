@@ -59,8 +59,8 @@ instructions: ## Count instructions per frame and per disk request under callgri
 	@lab/setup.sh --bench
 	@lab/instructions.sh
 
-soak: setup build ## The long loops: KILLS=200 kills and UPGRADES=500 upgrades of the data plane under verified I/O
-	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade -- --nocapture --test-threads=1
+soak: setup build ## The long loops: KILLS=200 kills and UPGRADES=500 upgrades of each process under verified I/O
+	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade --test supervisor_upgrade -- --nocapture --test-threads=1
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS=60 seconds
 	lab/fuzz.sh $(FUZZ_SECONDS)

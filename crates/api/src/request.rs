@@ -97,8 +97,8 @@ pub struct UpgradeResult {
     pub switched_us: u64,
     /// Requests that back ends had not finished in time, which the new process executes again.
     pub abandoned: u64,
-    /// What came of the supervisor's upgrade, where it was part of it. Where the data plane's was not, the other members
-    /// say that nothing was done.
+    /// What came of the supervisor's upgrade, where it was part of it. Where the data plane's was not, the other
+    /// members say that nothing was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor: Option<SupervisorUpgradeResult>,
 }

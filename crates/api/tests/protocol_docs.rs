@@ -81,6 +81,7 @@ fn whole() -> NodeStatus {
         closed_front_ends: Some(ClosedFrontEnds::default()),
     };
     NodeStatus {
+        supervisor_upgrade: Some(UpgradeStatus::default()),
         version: "1".into(),
         uptime_s: 0,
         supervisor_pid: 1,

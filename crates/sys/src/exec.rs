@@ -1,8 +1,9 @@
-//! Executing another program in this process (execve(2)), with descriptors that stay open for it, and taking them there.
+//! Executing another program in this process (execve(2)), with descriptors that stay open for it, and taking them
+//! there.
 //!
-//! Everything that softdpu opens is closed by execve (FD_CLOEXEC). What is to stay loses that flag at the last moment, and
-//! has it again if the call fails: a descriptor without it, of which nothing here has taken possession, is one that the
-//! program before left.
+//! Everything that softdpu opens is closed by execve (FD_CLOEXEC). What is to stay loses that flag at the last moment,
+//! and has it again if the call fails: a descriptor without it, of which nothing here has taken possession, is one that
+//! the program before left.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -16,8 +17,8 @@ use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 /// The numbers that were taken. Held also while descriptors of this process are without FD_CLOEXEC.
 static TAKEN: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
 
-/// Executes `program` in this process, with `arguments` (the first is the program's name) and this process' environment;
-/// `keep` stay open under their numbers. Returns only if that fails: all is as before then.
+/// Executes `program` in this process, with `arguments` (the first is the program's name) and this process'
+/// environment; `keep` stay open under their numbers. Returns only if that fails: all is as before then.
 ///
 /// All other threads end. One that waits in the kernel and takes no signal delays the call as long as it waits.
 pub fn exec(program: BorrowedFd<'_>, arguments: &[OsString], keep: &[BorrowedFd<'_>]) -> io::Error {

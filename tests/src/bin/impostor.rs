@@ -18,8 +18,8 @@ fn main() -> ExitCode {
         ("lies", "supervisor-check") => println!("{{\"fits\":7}}"),
         ("refuses", "supervisor-check") => println!("{{\"refused\":\"it is not to its taste\"}}"),
         ("too-new", "supervisor-formats") => {
-            let formats = r#"{"oldest":1000,"newest":1001}"#;
-            println!("{{\"version\":\"9\",\"state\":{formats},\"link\":{formats}}}");
+            let (state, link) = (r#"{"oldest":1000,"newest":1001}"#, r#"{"oldest":0,"newest":1001}"#);
+            println!("{{\"version\":\"9\",\"state\":{state},\"link\":{link}}}");
         }
         // The rest as the real one does.
         _ => {

@@ -179,8 +179,8 @@ pub struct UpgradeStatus {
     pub error: Option<String>,
     /// From the start of the new process until it was ready to take over, in microseconds.
     pub prepared_us: Option<u64>,
-    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds. Of the
-    /// supervisor: for how long it listened to nothing, while devices were served.
+    /// From the moment at which queues were stopped until every connected device was taken over, in microseconds. Of
+    /// the supervisor: for how long it listened to nothing, while devices were served.
     pub switched_us: Option<u64>,
     /// From the moment at which queues were stopped until the first request completed again, in microseconds.
     pub first_completion_us: Option<u64>,

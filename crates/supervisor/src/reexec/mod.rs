@@ -1,14 +1,15 @@
-//! An upgrade of the supervisor: another program follows in its process (execve(2)), with its descriptors and its state.
+//! An upgrade of the supervisor: another program follows in its process (execve(2)), with its descriptors and its
+//! state.
 //!
 //! ```text
-//!  Asking ── Understood ──▶ Checking ── Verdict ──▶ Draining ── no thread waits in the kernel ──▶ state ── Verdict ──▶ execve
-//!     └────────────────────────┴───────────────────────┴── refused, or late: this program goes on        │
-//!                                                                                                        ▼
-//!                                  it cannot take up the state: the program before follows again ◀── resume ──▶ arrived
+//!  Asking ── Understood ──▶ Checking ── Verdict ──▶ Draining ── no thread waits ──▶ state ── Verdict ──▶ execve
+//!     └────────────────────────┴───────────────────────┴── refused, or late: this one goes on          │
+//!                                                                                                ▼
+//!                         it cannot take up the state: the program before follows again ◀── resume ──▶ arrived
 //! ```
 //!
-//! The first check is of a state like the one that will be; nothing stands still for it. The last is of that very state,
-//! from which on nothing is listened to until the next program does. The data plane notices nothing of all this.
+//! The first check is of a state like the one that will be; nothing stands still for it. The last is of that very
+//! state, from which on nothing is listened to until the next program does. The data plane notices nothing of all this.
 
 mod formats;
 mod program;
@@ -335,7 +336,8 @@ fn obstacle(supervisor: &Supervisor) -> Option<&'static str> {
     supervisor.changes.under_way().or(opening).or(descriptors)
 }
 
-/// The point of no return. It returns if there was none: with an error, or, in tests, because another supervisor goes on.
+/// The point of no return. It returns if there was none: with an error, or, in tests, because another supervisor goes
+/// on.
 fn replace(
     supervisor: &mut Supervisor,
     order: &Order,

@@ -4,9 +4,9 @@
 //!  0  magic  8  format  12  descriptors: N  16  length: L  24  checksum  32  N numbers  32 + 4N  L bytes of JSON
 //! ```
 //!
-//! Integers are little-endian. Descriptors are those of the process, which execve(2) does not change; the JSON speaks of
-//! their places in the table. A release reads the formats [`OLDEST`] to [`NEWEST`] and writes each of them, so that the
-//! releases beside it can follow it and be followed by it.
+//! Integers are little-endian. Descriptors are those of the process, which execve(2) does not change; the JSON speaks
+//! of their places in the table. A release reads the formats [`OLDEST`] to [`NEWEST`] and writes each of them, so that
+//! the releases beside it can follow it and be followed by it.
 
 use std::fs::File;
 use std::io;
