@@ -14,6 +14,7 @@ export SOFTDPU_BIN := $(TARGET_DIR)/release/softdpu
 
 KILLS        ?= 200
 UPGRADES     ?= 500
+MIGRATIONS   ?= 20
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
@@ -59,8 +60,8 @@ instructions: ## Count instructions per frame and per disk request under callgri
 	@lab/setup.sh --bench
 	@lab/instructions.sh
 
-soak: setup build ## The long loops: KILLS=200 kills and UPGRADES=500 upgrades of each process under verified I/O
-	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade --test supervisor_upgrade -- --nocapture --test-threads=1
+soak: setup build ## The long loops: KILLS=200 kills, UPGRADES=500 upgrades of each process, MIGRATIONS=20 moves of guests, under verified I/O
+	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) SOFTDPU_MIGRATIONS=$(MIGRATIONS) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade --test supervisor_upgrade --test migration_disk -- --nocapture --test-threads=1
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS=60 seconds
 	lab/fuzz.sh $(FUZZ_SECONDS)
