@@ -26,6 +26,7 @@ pub mod refused;
 pub mod secret;
 pub mod uring;
 pub mod wake;
+pub mod words;
 
 pub use buffer::{AlignedBuffer, OneOf};
 pub use iovec::{IoMemory, IoVec};
