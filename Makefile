@@ -65,9 +65,10 @@ soak: setup build ## The long loops: KILLS=200 kills and UPGRADES=500 upgrades o
 fuzz: ## Every fuzz target for FUZZ_SECONDS=60 seconds
 	lab/fuzz.sh $(FUZZ_SECONDS)
 
-lint: ## Formatting, clippy without a warning, shell scripts where shellcheck is installed
+lint: ## Formatting, clippy without a warning, fuzz targets compile, shell scripts where shellcheck is installed
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a $(CARGO) check --manifest-path fuzz/Cargo.toml --locked
 	@if command -v shellcheck >/dev/null; then shellcheck -x -P lab -S warning lab/*.sh && shellcheck -s bash -S warning -e SC2154,SC2034 lab/setup.d/*.sh; else echo "lint: no shellcheck here, shell scripts were not checked"; fi
 
 clean: ## Remove what was built and fetched

@@ -8,10 +8,13 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use serde::Serialize;
-use softdpu_site::{self as config, LoadLine, LoadVia, MacAddress, Problem, Report, Severity, load_line, schema};
+use softdpu_site::{
+    self as config, LoadLine, LoadVia, MacAddress, NetworkChanges, NetworkPart, Problem, Report, Severity, load_line,
+    schema,
+};
 use softdpu_vpc::spec::{NetworkSpec, Prefix, Spec, SubnetSpec, TableCapacity};
 use softdpu_vpc::tables::Loading;
-use softdpu_vpc::{Mac, Tables};
+use softdpu_vpc::{Mac, Tables, Vni};
 
 static SECTIONS: LazyLock<Vec<schema::Section>> = LazyLock::new(schema::sections);
 
@@ -194,7 +197,8 @@ fn text(data: &[u8]) -> Option<String> {
     for edit in rest.chunks_exact(4) {
         let [what, at, key, value] = *edit else { return None };
         let at = usize::from(at) % (lines.len() + 1);
-        let (key, value) = (one_of(&one_of(&SECTIONS, key).keys, what >> 3), one_of(&VALUES, value));
+        let section = &SECTIONS[usize::from(key) % SECTIONS.len()];
+        let (key, value) = (one_of(&section.keys, what >> 3), one_of(&VALUES, value));
         match (what % 8, lines.get(at).cloned()) {
             (0, Some(_)) => drop(lines.remove(at)),
             (1, Some(line)) => lines.push(line),
@@ -234,6 +238,17 @@ fn goes_round<T: Serialize + PartialEq + std::fmt::Debug>(
     assert_eq!(read(&json).as_ref(), Ok(value), "{json}");
 }
 
+/// Each change of a network is understood in the same way as the parameters of its method.
+fn each_goes_round<T: Clone + Serialize + PartialEq + std::fmt::Debug>(
+    changes: &[T],
+    read: fn(&serde_json::Value) -> Result<Vec<T>, Vec<Problem>>,
+) {
+    for change in changes {
+        let only = |mut changes: Vec<T>| if changes.len() == 1 { changes.pop() } else { None };
+        goes_round(&Some(change.clone()), |json| read(json).map(only));
+    }
+}
+
 fn site(text: &str) {
     let loaded = config::parse(text, "site.toml", Path::new("/etc/softdpu"), None);
     assert_eq!(loaded.site.is_none(), loaded.report.has_errors(), "{:?}", loaded.report);
@@ -259,13 +274,13 @@ fn site(text: &str) {
 }
 
 fn changes(text: &str) {
-    match config::policy_from_text(text, "policy.toml") {
-        Ok(change) => goes_round(&change, config::policy_from_json),
-        Err(report) => is_told(&report),
-    }
-    match config::routing_from_text(text, "routing.toml") {
-        Ok(change) => goes_round(&change, config::routing_from_json),
-        Err(report) => is_told(&report),
+    for part in [NetworkPart::Policy, NetworkPart::Routing, NetworkPart::Nat] {
+        match config::networks_change_from_text(part, text, "change.toml") {
+            Ok(NetworkChanges::Policy(changes)) => each_goes_round(&changes, config::policies_from_json),
+            Ok(NetworkChanges::Routing(changes)) => each_goes_round(&changes, config::routings_from_json),
+            Ok(NetworkChanges::Nat(changes)) => each_goes_round(&changes, config::nats_from_json),
+            Err(report) => is_told(&report),
+        }
     }
     if let Err(report) = config::firewall_from_text(text, "firewall.toml") {
         is_told(&report);
@@ -279,13 +294,14 @@ fn network(name: &str, vni: u32) -> NetworkSpec {
     };
     NetworkSpec {
         name: name.into(),
-        vni,
+        vni: Vni::new(vni).expect("a VNI"),
         subnets: vec![subnet("10.0.0.0/16", "10.0.0.1"), subnet("fd00::/64", "fd00::1")],
         gateway_mac: Mac(MacAddress::derived(name, "10.0.0.1".parse().expect("an address")).0),
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
         transit: true,
+        tenant: None,
     }
 }
 

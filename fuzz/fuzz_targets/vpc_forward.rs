@@ -16,7 +16,7 @@ mod common;
 use std::sync::{Arc, LazyLock};
 
 use common::streams::site;
-use common::{BLUE_1, BLUE_VNI, Family, GATEWAY, RED_1, RED_2, RED_ROUTER, RED_VNI, UNDERLAY, ip, mac, vtep};
+use common::{BLUE_1, BLUE_VNI, Family, GATEWAY, RED_1, RED_2, RED_ROUTER, RED_VNI, UNDERLAY, ip, mac, vni, vtep};
 use libfuzzer_sys::arbitrary::Unstructured;
 use softdpu_vpc::packet::segment::Segmenter;
 use softdpu_vpc::spec::ConnectionLimit;
@@ -124,8 +124,8 @@ impl Input<'_> {
         if port == UNDERLAY && kind % 8 != 1 {
             let underlay = common::spec(family, 1).underlay.expect("of the site");
             let host = vtep(family, self.one_of(&[2, 2, 2, 3, 1, 9]));
-            let vni = self.one_of(&[RED_VNI, RED_VNI, RED_VNI, 8, BLUE_VNI, 99]);
-            frame = through_tunnel(&underlay, host, vni, &frame).unwrap_or_default();
+            let number = self.one_of(&[RED_VNI, RED_VNI, RED_VNI, 8, BLUE_VNI, 99]);
+            frame = through_tunnel(&underlay, host, vni(number), &frame).unwrap_or_default();
             let times = self.byte() >> 6;
             self.damage(&mut frame, times);
         }

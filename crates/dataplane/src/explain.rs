@@ -119,7 +119,7 @@ fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) 
     let of = network_of(networks, question, source)?;
     let mac = networks.tables().and_then(|tables| tables.remote(&of.name, source)).map(|sender| sender.mac);
     let inner = packet(question, source, mac.unwrap_or(Mac(of.gateway_mac().0)), of)?;
-    let frame = through_tunnel(&underlay, host, of.vni.get(), &inner)
+    let frame = through_tunnel(&underlay, host, of.vni, &inner)
         .ok_or_else(|| invalid(format!("host: this node's tunnel end point has no address of the family of {host}")))?;
     Ok(MadeUp { port, name: UNDERLAY, sender: None, frame, vxlan: underlay.udp_port })
 }

@@ -212,13 +212,14 @@ fn entry(
 
 #[cfg(test)]
 mod tests {
+    use softdpu_vpc::Vni;
     use softdpu_vpc::spec::SubnetSpec;
 
     use super::*;
 
     fn ground(endpoints: usize) -> Ground {
         let subnet = SubnetSpec { prefix: "10.0.0.0/8".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() };
-        let network = NetworkSpec::new("acme", 1, Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
+        let network = NetworkSpec::new("acme", Vni::new(1).unwrap(), Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
         let capacity = TableCapacity { endpoints, routes: 10, hosts: 10 };
         Ground {
             networks: vec![network],

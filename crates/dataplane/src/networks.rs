@@ -20,7 +20,7 @@ use softdpu_sched::TenantId;
 use softdpu_sys::clock;
 use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
 use softdpu_vpc::tables::{Loaded, MemberStatus, Pair};
-use softdpu_vpc::{PortId, Tables};
+use softdpu_vpc::{PortId, Tables, Vni};
 
 use super::broker::Wire;
 use super::loader::Loader;
@@ -291,8 +291,8 @@ impl Networks {
     }
 
     /// The VNI of a network; 0 of one that is not there.
-    pub(super) fn vni(&self, name: &str) -> u32 {
-        self.networks.iter().find(|network| network.name == name).map_or(0, |network| network.vni.get())
+    pub(super) fn vni(&self, name: &str) -> Vni {
+        self.networks.iter().find(|network| network.name == name).map_or(Vni::NONE, |network| network.vni)
     }
 
     /// Has the next hops to the hosts of all endpoints resolved and watched.

@@ -25,7 +25,7 @@ use softdpu_sched::{Policy, TenantId};
 use softdpu_storage::{Encryption, KeySource, PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
-use softdpu_vpc::{Checksum, Head, Packet, PortId, Tables, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Tables, Verdict, Vni, Vpc};
 
 /// Rounds before those that are counted: rings wrapped, allocations made, interrupts put off.
 const WARM_UP: usize = 24;
@@ -292,7 +292,7 @@ fn mac(host: u8) -> [u8; 6] {
 fn spec(guests: u32) -> Spec {
     let network = NetworkSpec {
         name: "acme".into(),
-        vni: 1,
+        vni: Vni::new(1).unwrap(),
         subnets: vec![SubnetSpec {
             prefix: "10.0.0.0/24".parse().expect("a prefix"),
             gateway: IpAddr::from([10, 0, 0, 1]),

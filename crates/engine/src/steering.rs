@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use softdpu_sched::{BucketLoad, Elephant, Nanos, Order, Pinned, Spreader};
 use softdpu_vpc::steer::{BUCKETS, FiveTuple, Match, RULES, Rule, SteerError, Steering};
-use softdpu_vpc::{HeavyFlow, PortId};
+use softdpu_vpc::{HeavyFlow, PortId, Vni};
 use thiserror::Error;
 
 use crate::engine::Engine;
@@ -85,7 +85,7 @@ struct RuleSlot {
 /// A flow that the engine pins to a core: of a network, as others may have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TunnelFlow {
-    vni: u32,
+    vni: Vni,
     tuple: FiveTuple,
 }
 

@@ -15,7 +15,7 @@ use softdpu_sched::Nanos;
 use softdpu_sys::clock;
 use softdpu_vpc::spec::{Place, Spec};
 use softdpu_vpc::steer::{FiveTuple, Match};
-use softdpu_vpc::{DropReason, PortId, Tables};
+use softdpu_vpc::{DropReason, PortId, Tables, Vni};
 
 const VNI: u32 = 1;
 /// Of another network, with guests of the same addresses.
@@ -26,6 +26,10 @@ const THERE: u8 = 9;
 const FLOWS: u16 = 32;
 /// Frames that are injected and not received yet: no more than the guest has buffers.
 const AHEAD: u32 = 128;
+
+fn vni(number: u32) -> Vni {
+    Vni::new(number).unwrap()
+}
 
 /// One guest here, at port 1, and one behind a tunnel; the same in another network, at port 2, which has no driver.
 fn tables() -> Arc<Tables> {
@@ -179,8 +183,8 @@ fn a_flow_stays_in_order_however_often_it_moves() {
             spec(&[], &[]),
             spec(&[1], &[(flow, 0)]),
             spec(&[0, 0, 1], &[(flow, 1)]),
-            spec(&[], &[(Match::Vni(VNI), 1), (flow, 0)]),
-            spec(&[1, 1, 0], &[(Match::Vni(VNI), 0)]),
+            spec(&[], &[(Match::Vni(vni(VNI)), 1), (flow, 0)]),
+            spec(&[1, 1, 0], &[(Match::Vni(vni(VNI)), 0)]),
             SteeringSpec { mode: SteeringMode::Off, ..spec(&[1], &[]) },
         ];
         // In each some 200 buckets move, or rules.
@@ -209,30 +213,30 @@ fn a_flow_stays_in_order_however_often_it_moves() {
 #[test]
 fn a_rule_sends_a_networks_packets_to_the_core_it_names_and_counts_them() {
     let mut scene = Scene::new(Some(Duration::from_micros(50)));
-    scene.engine.set_steering(spec(&[], &[(Match::Vni(VNI), 1), (Match::Flow(None, five_tuple(1)), 0)])).unwrap();
+    scene.engine.set_steering(spec(&[], &[(Match::Vni(vni(VNI)), 1), (Match::Flow(None, five_tuple(1)), 0)])).unwrap();
     let frames = (0..60).map(|at| scene.frame(at % 3)).collect();
     scene.way_in.inject(frames);
     scene.take_until("all", |scene| scene.received == 60);
     assert_eq!((scene.handed(), scene.taken()), (vec![40, 0], vec![0, 40]));
     let report = scene.engine.steering();
     let counted: Vec<_> = report.rules.iter().map(|rule| (rule.what, rule.core.0, rule.packets)).collect();
-    assert_eq!(counted, [(Match::Vni(VNI), 1, 40), (Match::Flow(None, five_tuple(1)), 0, 20)]);
+    assert_eq!(counted, [(Match::Vni(vni(VNI)), 1, 40), (Match::Flow(None, five_tuple(1)), 0, 20)]);
     assert_eq!((report.buckets, report.staying), (vec![0, 0], 256));
     // One that goes and comes again counts anew, whatever has its number meanwhile.
-    scene.engine.set_steering(spec(&[], &[(Match::Vni(2), 1)])).unwrap();
-    scene.engine.set_steering(spec(&[], &[(Match::Vni(VNI), 1)])).unwrap();
+    scene.engine.set_steering(spec(&[], &[(Match::Vni(vni(2)), 1)])).unwrap();
+    scene.engine.set_steering(spec(&[], &[(Match::Vni(vni(VNI)), 1)])).unwrap();
     assert_eq!(scene.engine.steering().rules[0].packets, 0);
 }
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let mut scene = Scene::new(Some(Duration::from_micros(50)));
-    let good = spec(&[0, 1], &[(Match::Vni(5), 1)]);
+    let good = spec(&[0, 1], &[(Match::Vni(vni(5)), 1)]);
     scene.engine.set_steering(good).unwrap();
     let before = scene.engine.steering();
-    let twice = [(Match::Vni(7), 0), (Match::Vni(7), 1)];
-    let many: Vec<_> = (1..=65).map(|vni| (Match::Vni(vni), 0)).collect();
-    for bad in [spec(&[2], &[]), spec(&[], &[(Match::Vni(7), 2)]), spec(&[], &twice), spec(&[], &many)] {
+    let twice = [(Match::Vni(vni(7)), 0), (Match::Vni(vni(7)), 1)];
+    let many: Vec<_> = (1..=65).map(|number| (Match::Vni(vni(number)), 0)).collect();
+    for bad in [spec(&[2], &[]), spec(&[], &[(Match::Vni(vni(7)), 2)]), spec(&[], &twice), spec(&[], &many)] {
         let error = scene.engine.set_steering(bad.clone());
         assert!(error.is_err(), "{bad:?}");
         assert_eq!(scene.engine.steering(), before, "{bad:?}");
@@ -284,7 +288,7 @@ fn flows_leave_a_busy_core_for_an_idle_one_by_themselves_and_only_where_they_may
 #[test]
 fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_rule_has_it() {
     let mut scene = Scene::new(Some(Duration::from_micros(50)));
-    let elephant = Match::Flow(Some(VNI), five_tuple(0));
+    let elephant = Match::Flow(Some(vni(VNI)), five_tuple(0));
     // It is one of several flows of its bucket, and the other core has work that stays there: all of another network,
     // in which there is a flow with the elephant's addresses. So the bucket is too much to be moved as it is.
     let is_beside = |flow: &u16| five_tuple(*flow).bucket() == five_tuple(0).bucket();
@@ -297,7 +301,7 @@ fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_r
             _ => of_other(fragment(tunnelled(0, at))),
         })
         .collect();
-    let auto = SteeringSpec { mode: SteeringMode::Auto, ..spec(&[], &[(Match::Vni(OTHER), 1)]) };
+    let auto = SteeringSpec { mode: SteeringMode::Auto, ..spec(&[], &[(Match::Vni(vni(OTHER)), 1)]) };
     scene.engine.set_steering(auto).unwrap();
     let deadline = Instant::now() + Duration::from_secs(90);
     let mut injected = 0;
@@ -319,7 +323,7 @@ fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_r
     // What has its addresses in the other network goes by the rule that was made for that.
     let counts = |scene: &Scene| {
         let rules = scene.engine.steering().rules;
-        [elephant, Match::Vni(OTHER)]
+        [elephant, Match::Vni(vni(OTHER))]
             .map(|what| rules.iter().find(|rule| rule.what == what).map_or(0, |rule| rule.packets))
     };
     let settled = |scene: &Scene| {

@@ -2,7 +2,7 @@
 
 use softdpu_vpc::packet::{Ip, Layer4, parse};
 use softdpu_vpc::trace::Subject;
-use softdpu_vpc::{Packet, Segmentation};
+use softdpu_vpc::{Packet, Segmentation, Vni};
 
 /// Most functions of a chain.
 pub const CHAIN: usize = 8;
@@ -39,7 +39,7 @@ pub struct Observation {
 impl Observation {
     /// Of a frame that passes an interface of the network with this VNI: the one that it came in by.
     #[inline]
-    pub fn of(packet: &Packet, direction: FrameDirection, vni: u32) -> Observation {
+    pub fn of(packet: &Packet, direction: FrameDirection, vni: Vni) -> Observation {
         let parsed = parse(packet.head.bytes(), packet.len()).ok();
         let ip = parsed.as_ref().and_then(|parsed| parsed.ip());
         let octets = ip.map_or(packet.len(), Ip::len) as u32;
@@ -80,8 +80,9 @@ mod tests {
 
     #[test]
     fn a_frame_is_its_ip_packet() {
-        let observation = Observation::of(&udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 100), FrameDirection::In, 7);
-        assert_eq!((observation.packets, observation.octets, observation.subject.vni), (1, 128, Some(7)));
+        let observation =
+            Observation::of(&udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 100), FrameDirection::In, testing::VNI);
+        assert_eq!((observation.packets, observation.octets, observation.subject.vni), (1, 128, Some(testing::VNI)));
         assert_eq!(observation.ip().unwrap().ports(), Some((1000, 53)));
     }
 
@@ -89,7 +90,7 @@ mod tests {
     fn padding_is_no_part_of_it() {
         let mut packet = udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 4);
         packet.tail += 14;
-        assert_eq!(Observation::of(&packet, FrameDirection::In, 7).octets, 32);
+        assert_eq!(Observation::of(&packet, FrameDirection::In, testing::VNI).octets, 32);
     }
 
     #[test]
@@ -97,13 +98,13 @@ mod tests {
         let mut packet = tcp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 80, 0x10, 14_601);
         packet.checksum = Checksum::Partial { start: 34, offset: 16 };
         packet.segmentation = Some(Segmentation { kind: SegmentationKind::TcpV4, size: 1460, ecn: false });
-        let observation = Observation::of(&packet, FrameDirection::Out, 7);
+        let observation = Observation::of(&packet, FrameDirection::Out, testing::VNI);
         assert_eq!((observation.packets, observation.octets), (11, 14_641));
     }
 
     #[test]
     fn a_frame_without_ip_is_a_packet_too() {
-        let observation = Observation::of(&testing::arp(), FrameDirection::In, 7);
+        let observation = Observation::of(&testing::arp(), FrameDirection::In, testing::VNI);
         assert_eq!((observation.packets, observation.octets, observation.ip()), (1, 42, None));
     }
 }

@@ -1,8 +1,11 @@
 //! Frames for tests.
 
-use softdpu_vpc::{Checksum, Head, Packet, PortId};
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Vni};
 
 use crate::{FrameDirection, Observation};
+
+/// The network that frames are of.
+pub const VNI: Vni = Vni::new(5001).unwrap();
 
 /// A frame as a port brings it.
 pub fn packet(frame: &[u8]) -> Packet {
@@ -98,5 +101,5 @@ pub fn arp() -> Packet {
 
 /// What functions see of it, on its way in by network 5001.
 pub fn seen(packet: &Packet) -> Observation {
-    Observation::of(packet, FrameDirection::In, 5001)
+    Observation::of(packet, FrameDirection::In, VNI)
 }

@@ -80,7 +80,7 @@ pub struct SteerRule {
 impl SteerRule {
     /// Which packets it takes. None: it says nothing, which no rule that was read does.
     pub fn what(&self) -> Option<Match> {
-        let vni = self.vni.map(Vni::get);
+        let vni = self.vni;
         match (self.protocol, self.source, self.destination) {
             (Some(protocol), Some(from), Some(to)) => {
                 let protocol = if protocol == Protocol::Tcp { 6 } else { 17 };

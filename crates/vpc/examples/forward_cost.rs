@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
-use softdpu_vpc::{Checksum, Head, Mac, Packet, PortId, Tables, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Head, Mac, Packet, PortId, Tables, Verdict, Vni, Vpc};
 
+const VNI: Vni = Vni::new(5001).unwrap();
 const BATCH: usize = 32;
 const FRAME: usize = 64;
 const GATEWAY: Mac = Mac([2, 0xff, 0, 0, 0, 1]);
@@ -42,7 +43,7 @@ fn mac(number: u32) -> Mac {
 fn tables(endpoints: u32, node: IpAddr, case: Case, without_flows: bool) -> Tables {
     let subnet =
         SubnetSpec { prefix: "10.0.0.0/8".parse().expect("prefix"), gateway: Ipv4Addr::new(10, 0, 0, 1).into() };
-    let network = NetworkSpec { transit: true, ..NetworkSpec::new("bench", 5001, GATEWAY, vec![subnet]) };
+    let network = NetworkSpec { transit: true, ..NetworkSpec::new("bench", VNI, GATEWAY, vec![subnet]) };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
         mac: mac(number),

@@ -9,6 +9,8 @@
 //!   NetworkId, SubnetId, TunnelId, RouteTableId, EcmpId                        places in the tables of these
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 /// A port of this node: a guest's interface, a TAP, the underlay. Small and dense: an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u32);
@@ -69,34 +71,57 @@ ids! {
     EcmpId;
 }
 
-/// A VXLAN network identifier (RFC 7348 §5): the number of a network in tunnels, the same on all nodes. 0 is no
-/// network's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A VXLAN network identifier (RFC 7348 §5): the number of a network in tunnels, the same on all nodes. A network's is
+/// from 1 to 2^24 − 1. A header may have 0,
+/// which is [no network's](Vni::NONE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u32", try_from = "u32")]
 #[repr(transparent)]
-pub(crate) struct Vni(u32);
+pub struct Vni(u32);
 
 impl Vni {
-    /// Of a network; None outside 1 to 2^24 - 1.
-    pub fn new(number: u32) -> Option<Vni> {
-        (1..1 << 24).contains(&number).then_some(Vni(number))
+    /// No network's: what a header may have where no frame of a network is.
+    pub const NONE: Vni = Vni(0);
+    /// The smallest of a network; 0 is what VXLAN gateways use for frames of no network.
+    pub const MIN: u32 = 1;
+    /// The largest: the field has 24 bits.
+    pub const MAX: u32 = (1 << 24) - 1;
+
+    /// `None` outside 1 to 2^24 − 1.
+    pub const fn new(number: u32) -> Option<Vni> {
+        if number >= Vni::MIN && number <= Vni::MAX { Some(Vni(number)) } else { None }
     }
 
     /// As it stands in a header.
     #[inline(always)]
-    pub const fn from_bytes([a, b, c]: [u8; 3]) -> Vni {
+    pub(crate) const fn from_bytes([a, b, c]: [u8; 3]) -> Vni {
         Vni(u32::from_be_bytes([0, a, b, c]))
     }
 
     /// As it is written to a header.
     #[inline(always)]
-    pub const fn to_bytes(self) -> [u8; 3] {
+    pub(crate) const fn to_bytes(self) -> [u8; 3] {
         let [_, a, b, c] = self.0.to_be_bytes();
         [a, b, c]
     }
 
+    /// The number.
     #[inline(always)]
-    pub const fn number(self) -> u32 {
+    pub const fn get(self) -> u32 {
         self.0
+    }
+}
+
+impl From<Vni> for u32 {
+    fn from(vni: Vni) -> u32 {
+        vni.0
+    }
+}
+
+impl TryFrom<u32> for Vni {
+    type Error = String;
+    fn try_from(number: u32) -> Result<Vni, String> {
+        Vni::new(number).ok_or_else(|| format!("{number} is no VNI: expected {} to {}", Vni::MIN, Vni::MAX))
     }
 }
 

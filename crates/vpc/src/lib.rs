@@ -71,7 +71,7 @@ mod verdict;
 mod vpc;
 
 pub use flow::{FlowCounters, HeavyFlow};
-pub use id::PortId;
+pub use id::{PortId, Vni};
 pub use ingress::IngressOwner;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
 pub use paths::{Datapath, Destination, Paths};

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 pub use softdpu_lpm::{Prefix, PrefixError};
 pub use softdpu_sched::{Measure, Rate, TenantId};
 
-use crate::id::PortId;
+use crate::id::{PortId, Vni};
 use crate::kept::Keeping;
 use crate::packet::Mac;
 use crate::policy::Service;
@@ -82,8 +82,8 @@ pub struct Spec {
 pub struct NetworkSpec {
     /// What endpoints and routes call it.
     pub name: String,
-    /// VXLAN network identifier, 24 bit, not 0.
-    pub vni: u32,
+    /// What tells it from other networks in tunnels.
+    pub vni: Vni,
     /// Its subnets; they do not overlap.
     pub subnets: Vec<SubnetSpec>,
     /// The MAC address of the gateway, one for all subnets and on every node.
@@ -103,7 +103,7 @@ pub struct NetworkSpec {
 
 impl NetworkSpec {
     /// A network of packets of 1500 bytes, without name servers and policies, and without transit.
-    pub fn new(name: impl Into<String>, vni: u32, gateway_mac: Mac, subnets: Vec<SubnetSpec>) -> NetworkSpec {
+    pub fn new(name: impl Into<String>, vni: Vni, gateway_mac: Mac, subnets: Vec<SubnetSpec>) -> NetworkSpec {
         NetworkSpec {
             name: name.into(),
             vni,

@@ -253,7 +253,7 @@ fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
             real[60] |= 1;
         }
         let inner = &real[usize::from(overhead)..];
-        let made_up = |host| through_tunnel(&underlay, host, RED_VNI, inner).expect("its family");
+        let made_up = |host| through_tunnel(&underlay, host, vni(RED_VNI), inner).expect("its family");
         for _ in 0..2 {
             let answer = near.explain(0, UNDERLAY, &made_up(vtep(family, 2)), ASKED);
             let of_the_real = near.explain(0, UNDERLAY, &real, ASKED);
@@ -267,7 +267,7 @@ fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
         let answer = near.explain(0, UNDERLAY, &made_up(stranger), ASKED);
         assert_eq!(answer.verdict, Verdict::Drop(DropReason::UnknownTunnel), "{answer:#?}");
         let other = if family == Family::V4 { ip("2001:db8::1") } else { ip("192.0.2.1") };
-        assert_eq!(through_tunnel(&underlay, other, RED_VNI, inner), None);
+        assert_eq!(through_tunnel(&underlay, other, vni(RED_VNI), inner), None);
         // Places are told of endpoints on other nodes alone.
         let there = RemoteEndpoint { host: vtep(family, 2), mac: mac(4) };
         assert_eq!(near.tables().remote("red", ip("10.0.0.5")), Some(there));

@@ -94,7 +94,7 @@ fn crowd(networks: u32, count: u32) -> Spec {
     let name = |network: u32| format!("network-{network}");
     let network = |number: u32| {
         let subnet = SubnetSpec { prefix: "10.0.0.0/16".parse().expect("prefix"), gateway: ip("10.0.255.1") };
-        NetworkSpec::new(name(number), 1 + number, GATEWAY, vec![subnet])
+        NetworkSpec::new(name(number), vni(1 + number), GATEWAY, vec![subnet])
     };
     let endpoint = |number: u32| EndpointSpec {
         network: name(number / count),

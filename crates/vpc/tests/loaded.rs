@@ -155,7 +155,7 @@ fn peers_wait_for_what_is_being_loaded_on_either_side() {
     // Green's 10.7.0.2 is on node 2, of the spec; what is loaded is on node 3.
     let mut spec = with_third();
     let mut green = spec.networks[0].clone();
-    (green.name, green.vni) = ("green".into(), 8);
+    (green.name, green.vni) = ("green".into(), vni(8));
     green.subnets = vec![SubnetSpec { prefix: "10.7.0.0/24".parse().expect("prefix"), gateway: ip("10.7.0.1") }];
     spec.networks.push(green);
     let place = Place::Host(vtep(Family::V4, 2));

@@ -82,7 +82,7 @@ fn an_elephant_is_found_among_mice_and_its_rate_is_exact() {
     let elephant = found.first().expect("one was found");
     assert_eq!((elephant.port, elephant.ports[0], elephant.protocol), (RED_1, 1, 17));
     assert_eq!((elephant.source, elephant.destination), (ip("10.0.0.2"), ip("10.0.0.3")));
-    assert_eq!(elephant.vni, Some(RED_VNI));
+    assert_eq!(elephant.vni, Some(vni(RED_VNI)));
     // Of its own counters: 5,000 a second, whatever was sampled.
     assert!((4950..=5050).contains(&elephant.packets), "{elephant:?}");
     assert_eq!(elephant.bytes / elephant.packets, 942);

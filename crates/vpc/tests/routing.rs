@@ -439,7 +439,7 @@ fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_
 fn peered(node: u8) -> Spec {
     let mut spec = spec(Family::V4, node);
     let mut green = spec.networks[0].clone();
-    (green.name, green.vni) = ("green".into(), 8);
+    (green.name, green.vni) = ("green".into(), vni(8));
     green.subnets = vec![SubnetSpec { prefix: prefix("10.7.0.0/24"), gateway: ip("10.7.0.1") }];
     green.gateway_mac = Mac([2, 0xff, 0, 0, 0, 9]);
     spec.networks.push(green);

@@ -24,7 +24,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{Engine, FunctionBox, FunctionChange, FunctionId, FunctionOutlet, NewFunction};
 use softdpu_functions::FunctionSpec;
-use softdpu_vpc::PortId;
+use softdpu_vpc::{PortId, Vni};
 
 use self::state::{FunctionState, KindState, prepare};
 use softdpu_api::status::FunctionStatus;
@@ -83,7 +83,7 @@ impl Function {
 
 /// What a port has.
 struct Attached {
-    vni: u32,
+    vni: Vni,
     /// Numbers of functions, in the order in which frames pass them.
     functions: Vec<u32>,
 }
@@ -180,7 +180,7 @@ impl Functions {
     ///
     /// # Errors
     /// A function is not there: its interface is not to be served without it. Nothing has changed.
-    pub fn attach(&mut self, engine: &Engine, port: PortId, vni: u32, names: &[String]) -> Result<(), String> {
+    pub fn attach(&mut self, engine: &Engine, port: PortId, vni: Vni, names: &[String]) -> Result<(), String> {
         let number = |name: &String| {
             let known = self.find(name).map_err(|_| format!("there is no function '{name}' in the running node"))?;
             Ok::<u32, String>(self.all[known].number)

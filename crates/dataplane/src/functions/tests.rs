@@ -12,6 +12,8 @@ use softdpu_sched::Policy;
 use super::*;
 use softdpu_api::status::FunctionStatus;
 
+const VNI: Vni = Vni::new(1).unwrap();
+
 /// An engine of one core that sleeps when it has nothing to do.
 fn engine() -> Engine {
     let cpu = softdpu_sys::affinity::allowed()[0];
@@ -58,8 +60,8 @@ fn cores_have_a_function_while_a_port_has_it() {
     let mut functions = Functions::start(&[monitor("a", &collector), monitor("b", &collector)], &engine);
     let slots = |functions: &Functions| functions.all.iter().map(|one| one.slot).collect::<Vec<_>>();
     assert_eq!(slots(&functions), [None, None]);
-    functions.attach(&engine, PortId(3), 1, &names(&["b"])).unwrap();
-    functions.attach(&engine, PortId(4), 1, &names(&["b", "a"])).unwrap();
+    functions.attach(&engine, PortId(3), VNI, &names(&["b"])).unwrap();
+    functions.attach(&engine, PortId(4), VNI, &names(&["b", "a"])).unwrap();
     assert_eq!(slots(&functions), [Some(1), Some(0)]);
     assert_eq!(functions.remove("a").unwrap_err().code, ErrorCode::Busy);
     functions.detach(&engine, PortId(4));
@@ -67,9 +69,9 @@ fn cores_have_a_function_while_a_port_has_it() {
     functions.remove("a").unwrap();
     // Its place is taken by the next one, in the same change in which another goes.
     functions.insert(&monitor("c", &collector), &engine).unwrap();
-    functions.attach(&engine, PortId(3), 1, &names(&["c"])).unwrap();
+    functions.attach(&engine, PortId(3), VNI, &names(&["c"])).unwrap();
     assert_eq!(slots(&functions), [None, Some(0)]);
-    let error = functions.attach(&engine, PortId(3), 1, &names(&["c", "a"])).unwrap_err();
+    let error = functions.attach(&engine, PortId(3), VNI, &names(&["c", "a"])).unwrap_err();
     assert!(error.contains("no function 'a'"), "{error}");
     assert_eq!(slots(&functions), [None, Some(0)], "as it was");
     drop(engine);
@@ -139,7 +141,7 @@ fn what_was_seen_before_a_change_goes_to_the_collector_before_it() {
     [&before, &after].into_iter().for_each(|socket| socket.set_read_timeout(Some(wait)).unwrap());
     let records = |incarnation, is_last| {
         let [source, destination] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
-        let (direction, vni) = (softdpu_functions::FrameDirection::In, 1);
+        let (direction, vni) = (softdpu_functions::FrameDirection::In, VNI);
         let key = FlowKey { source, destination, source_port: 1, destination_port: 2, protocol: 17, direction, vni };
         let record =
             FlowRecord { key, packets: 1, octets: 28, first: 0, last: 0, tcp_flags: 0, reason: EndReason::Idle };
@@ -163,7 +165,7 @@ fn what_was_seen_before_a_change_goes_to_the_collector_before_it() {
 fn a_function_that_no_interface_has_any_more_is_shown_with_what_it_counted() {
     let (engine, collector) = (engine(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut functions = Functions::start(&[monitor("a", &collector), firewall(&[80])], &engine);
-    functions.attach(&engine, PortId(0), 1, &names(&["a", "guard"])).unwrap();
+    functions.attach(&engine, PortId(0), VNI, &names(&["a", "guard"])).unwrap();
     functions.set(&change(firewall(&[80, 443])), &engine).unwrap();
     functions.detach(&engine, PortId(0));
     let guard = status(&functions, "guard").firewall.unwrap();

@@ -121,7 +121,7 @@ impl Networks {
         };
         Ok(NetworkSpec {
             name: network.name.clone(),
-            vni: network.vni.get(),
+            vni: network.vni,
             subnets: network.subnets().map(subnet).collect::<Result<_, _>>()?,
             gateway_mac: Mac(network.gateway_mac().0),
             mtu: self.mtu(&network.name).unwrap_or(config::DEFAULT_MTU),

@@ -3,7 +3,7 @@
 use softdpu_engine::{Counter, ForwardingCounters};
 use softdpu_sched::Nanos;
 use softdpu_sys::clock;
-use softdpu_vpc::HeavyFlow;
+use softdpu_vpc::{HeavyFlow, Vni};
 
 use crate::networks::Networks;
 use softdpu_api::status::{FlowTableStatus, HeavyFlowStatus, PathCounts, WayCounts};
@@ -37,14 +37,13 @@ pub(super) fn heavy(counters: &ForwardingCounters, networks: &Networks) -> Vec<H
     if clock::now().saturating_sub(ended.0) > FRESH.0 {
         return Vec::new();
     }
-    let named =
-        |vni: u32| networks.iter().find(|network| network.vni.get() == vni).map(|network| network.name.as_str());
+    let named = |vni: Vni| networks.iter().find(|network| network.vni == vni).map(|network| network.name.as_str());
     let status = |flow: &HeavyFlow| {
         let [from, to] = flow.ports;
         HeavyFlowStatus {
             device: networks.port_name(flow.port).unwrap_or_default().to_owned(),
             network: flow.vni.and_then(named).unwrap_or_default().to_owned(),
-            vni: flow.vni,
+            vni: flow.vni.map(Vni::get),
             protocol: match flow.protocol {
                 6 => "tcp".to_owned(),
                 17 => "udp".to_owned(),

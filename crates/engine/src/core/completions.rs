@@ -72,9 +72,11 @@ impl Completions {
         if self.has_interrupts() {
             let mut interrupts = std::mem::take(&mut self.interrupts);
             let is_alone = |number: &u32| queues.get(*number).is_some_and(|queue| queue.suspect > 0);
-            let alone: Vec<u32> = interrupts.extract_if(.., |number| is_alone(number)).collect();
-            for number in &alone {
-                self.interrupt_and_charge(queues, std::slice::from_ref(number), accounting);
+            if interrupts.iter().any(is_alone) {
+                let alone: Vec<u32> = interrupts.extract_if(.., |number| is_alone(number)).collect();
+                for number in &alone {
+                    self.interrupt_and_charge(queues, std::slice::from_ref(number), accounting);
+                }
             }
             self.interrupt_and_charge(queues, &interrupts, accounting);
             if self.interrupts.is_empty() {

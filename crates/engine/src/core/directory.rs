@@ -75,6 +75,11 @@ impl QueueDirectory {
     /// Sends completed requests to the cores that their queues are on. Returns how many.
     #[inline]
     pub(super) fn send_completed(&mut self, links: &CoreLinks) -> usize {
+        if self.travelling.is_empty() { 0 } else { self.send_travelling(links) }
+    }
+
+    #[inline(never)]
+    fn send_travelling(&mut self, links: &CoreLinks) -> usize {
         let mut count = 0;
         for (key, core, done) in self.travelling.drain(..) {
             count += done.len();

@@ -138,7 +138,15 @@ impl Forwarder {
     }
 
     /// Sends what was collected for other cores to them, and what waited for a socket of this core to that.
+    #[inline]
     pub(crate) fn send_outgoing(&mut self, queues: &mut QueueTable) {
+        if self.handoff.has_outgoing() {
+            self.send_collected(queues);
+        }
+    }
+
+    #[inline(never)]
+    fn send_collected(&mut self, queues: &mut QueueTable) {
         let mut outgoing = std::mem::take(&mut self.handoff.outgoing);
         for (core, batch) in outgoing.drain(..) {
             if core == self.links.index {

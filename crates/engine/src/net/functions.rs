@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use softdpu_functions::{CHAIN, Counts, FrameDirection, Function, FunctionSpec, Observation, Output};
 use softdpu_sys::clock;
-use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
+use softdpu_vpc::{DropReason, Packet, PortId, Verdict, Vni};
 
 use super::{CreditOwner, CreditPool};
 use crate::ids::CoreIndex;
@@ -84,7 +84,7 @@ pub struct FunctionChange {
     pub functions: Vec<(usize, Option<NewFunction>)>,
     /// Ports, the VNIs of their networks, and the numbers of the functions that their frames pass from now on, in this
     /// order; at most [`CHAIN`], or none.
-    pub ports: Vec<(PortId, u32, Vec<usize>)>,
+    pub ports: Vec<(PortId, Vni, Vec<usize>)>,
 }
 
 /// A change that cores make.
@@ -154,7 +154,7 @@ fn size(outputs: &[Output]) -> usize {
 
 /// The functions of a port.
 pub(crate) struct FunctionChain {
-    vni: u32,
+    vni: Vni,
     /// Numbers of functions, in the order in which frames pass them.
     functions: Box<[usize]>,
 }
@@ -187,7 +187,7 @@ impl FunctionChange {
             reported: None,
             lost: Arc::clone(&new.lost),
         };
-        let chain = |vni: u32, functions: &[usize]| {
+        let chain = |vni: Vni, functions: &[usize]| {
             let functions: Box<[usize]> = functions.iter().copied().take(CHAIN).collect();
             (!functions.is_empty()).then_some(FunctionChain { vni, functions })
         };

@@ -13,7 +13,7 @@ use softdpu_ring::{Format, Position, Positions, Queue};
 use softdpu_sched::TenantId;
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
-use softdpu_vpc::{PortId, Tables};
+use softdpu_vpc::{PortId, Tables, Vni};
 
 use super::{GuestMemory, SIZE, queue_config};
 
@@ -236,7 +236,7 @@ pub fn tables() -> Arc<Tables> {
 pub fn network(name: &str, vni: u32, mtu: u16) -> NetworkSpec {
     NetworkSpec {
         name: name.to_owned(),
-        vni,
+        vni: Vni::new(vni).unwrap(),
         subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
         gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
         mtu,

@@ -4,7 +4,7 @@ use softdpu_vpc::policy::conntrack::Timeouts;
 use softdpu_vpc::policy::{Ports, Service};
 
 use super::*;
-use crate::testing::{arp, fragments, icmp6, tcp, udp};
+use crate::testing::{VNI, arp, fragments, icmp6, tcp, udp};
 
 const SYN: u8 = 0x02;
 const SYN_ACK: u8 = 0x12;
@@ -31,7 +31,7 @@ fn firewall(connections: Option<usize>) -> Firewall {
 
 /// Whether a packet passes the interface with this number.
 fn passes(firewall: &mut Firewall, now: u64, direction: FrameDirection, port: u32, packet: &Packet) -> bool {
-    let mut observations = [Observation { port, ..Observation::of(packet, direction, 5001) }];
+    let mut observations = [Observation { port, ..Observation::of(packet, direction, VNI) }];
     firewall.judge(now, std::slice::from_ref(packet), &mut observations, 0);
     firewall.note(&observations, 0);
     observations[0].dropped.is_none()
@@ -212,9 +212,9 @@ fn neighbour_discovery_passes_on_its_way_in_only() {
 fn a_packet_that_is_judged_again_is_counted_once() {
     let mut firewall = firewall(Some(16));
     let packet = tcp(GUEST, 1000, PEER, 80, ACK, 0);
-    let mut observations = [Observation::of(&packet, FrameDirection::In, 1)];
+    let mut observations = [Observation::of(&packet, FrameDirection::In, VNI)];
     for _ in 0..2 {
-        observations = [Observation::of(&packet, FrameDirection::In, 1)];
+        observations = [Observation::of(&packet, FrameDirection::In, VNI)];
         firewall.judge(1, std::slice::from_ref(&packet), &mut observations, 0);
     }
     firewall.note(&observations, 0);

@@ -92,7 +92,7 @@ impl Exporter {
     pub fn encode(&mut self, now: Instant, records: &[FlowRecord]) -> Vec<Message> {
         let mut by_domain: BTreeMap<u32, Vec<&FlowRecord>> = BTreeMap::new();
         for record in records {
-            by_domain.entry(self.domain.unwrap_or(record.key.vni)).or_default().push(record);
+            by_domain.entry(self.domain.unwrap_or(record.key.vni.get())).or_default().push(record);
         }
         let mut messages = Vec::new();
         for (number, records) in by_domain {
@@ -212,7 +212,7 @@ fn write_record(bytes: &mut Vec<u8>, record: &FlowRecord, start_ms: u64, end_ms:
     put(bytes, [protocol]);
     put(bytes, u16::from(record.tcp_flags).to_be_bytes());
     put(bytes, [if direction == FrameDirection::In { INGRESS } else { EGRESS }]);
-    put(bytes, (VXLAN | u64::from(vni)).to_be_bytes());
+    put(bytes, (VXLAN | u64::from(vni.get())).to_be_bytes());
     put(bytes, record.octets.to_be_bytes());
     put(bytes, record.packets.to_be_bytes());
     put(bytes, start_ms.to_be_bytes());

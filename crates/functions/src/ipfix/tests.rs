@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use softdpu_vpc::Vni;
+
 use super::*;
 use crate::monitor::EndReason;
 
@@ -93,7 +95,7 @@ fn record(data: &Data) -> FlowRecord {
             destination_port: number(11) as u16,
             protocol: number(4) as u8,
             direction: if number(61) == 0 { FrameDirection::In } else { FrameDirection::Out },
-            vni: number(351) as u32 & 0xff_ffff,
+            vni: Vni::new(number(351) as u32 & 0xff_ffff).unwrap_or(Vni::NONE),
         },
         packets: number(2),
         octets: number(1),
@@ -125,6 +127,7 @@ fn records() -> impl Strategy<Value = Vec<FlowRecord>> {
             reason,
         )| {
             let direction = if is_in { FrameDirection::In } else { FrameDirection::Out };
+            let vni = Vni::new(vni).unwrap_or(Vni::NONE);
             let key = FlowKey { source, destination, source_port, destination_port, protocol, direction, vni };
             let (first, last) = (at * 1_000_000, (at + 7) * 1_000_000);
             FlowRecord { key, packets, octets, first, last, tcp_flags, reason: reasons[reason] }
@@ -149,7 +152,7 @@ proptest! {
                 prop_assert_eq!(data.len(), message.records as usize);
                 for data in &data {
                     let record = record(data);
-                    prop_assert_eq!(of, domain.unwrap_or(record.key.vni));
+                    prop_assert_eq!(of, domain.unwrap_or(record.key.vni.get()));
                     found.push(record);
                 }
             }
@@ -161,7 +164,8 @@ proptest! {
     }
 }
 
-fn flow(vni: u32) -> FlowRecord {
+fn flow(number: u32) -> FlowRecord {
+    let vni = Vni::new(number).unwrap();
     FlowRecord {
         key: FlowKey {
             source: [10, 0, 0, 1].into(),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use softdpu_vpc::Vni;
 use softdpu_vpc::packet::Layer4;
 
 use crate::{FrameDirection, Observation};
@@ -22,7 +23,7 @@ pub struct FlowKey {
     /// Their direction at the interface.
     pub direction: FrameDirection,
     /// Of their network.
-    pub vni: u32,
+    pub vni: Vni,
 }
 
 impl FlowKey {
@@ -43,7 +44,7 @@ impl FlowKey {
             destination_port,
             protocol: ip.protocol,
             direction: observation.direction,
-            vni: observation.subject.vni.unwrap_or_default(),
+            vni: observation.subject.vni.unwrap_or(Vni::NONE),
         };
         Some((key, flags))
     }

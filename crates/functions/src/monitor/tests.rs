@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use softdpu_vpc::Packet;
 
 use super::*;
-use crate::testing::{arp, icmp, seen, tcp, udp};
+use crate::testing::{VNI, arp, icmp, seen, tcp, udp};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -27,7 +27,7 @@ fn a_flow_is_reported_when_it_is_idle() {
     let [record] = monitor.take()[..] else { panic!("one flow") };
     assert_eq!((record.packets, record.octets, record.tcp_flags), (2, 180, 0x1a));
     assert_eq!((record.first, record.last, record.reason), (SECOND, 3 * SECOND, EndReason::Idle));
-    assert_eq!((record.key.source_port, record.key.destination_port, record.key.vni), (1000, 80, 5001));
+    assert_eq!((record.key.source_port, record.key.destination_port, record.key.vni), (1000, 80, VNI));
     assert_eq!(monitor.counts().flows, 0);
 }
 

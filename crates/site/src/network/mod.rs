@@ -17,7 +17,6 @@ pub(crate) mod rules;
 mod tables;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -25,6 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes, Span};
+
+pub use softdpu_vpc::Vni;
 
 pub use file::{NetworkChange, NetworkChanges, NetworkPart, Places, networks_file};
 pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
@@ -126,47 +127,6 @@ pub enum UnderlayBackend {
     AfXdp,
     /// AF_PACKET: works with every interface.
     AfPacket,
-}
-
-/// A VXLAN network identifier: 1 to 2^24 − 1 (RFC 7348 §5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "u32", try_from = "u32")]
-pub struct Vni(u32);
-
-impl Vni {
-    /// The smallest; 0 is what VXLAN gateways use for frames of no network.
-    pub const MIN: u32 = 1;
-    /// The largest: the field has 24 bits.
-    pub const MAX: u32 = (1 << 24) - 1;
-
-    /// `None` outside 1 to 2^24 − 1.
-    pub const fn new(vni: u32) -> Option<Vni> {
-        if vni >= Vni::MIN && vni <= Vni::MAX { Some(Vni(vni)) } else { None }
-    }
-
-    /// The number.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl From<Vni> for u32 {
-    fn from(vni: Vni) -> u32 {
-        vni.0
-    }
-}
-
-impl TryFrom<u32> for Vni {
-    type Error = String;
-    fn try_from(vni: u32) -> Result<Vni, String> {
-        Vni::new(vni).ok_or_else(|| format!("{vni} is no VNI: expected {} to {}", Vni::MIN, Vni::MAX))
-    }
-}
-
-impl fmt::Display for Vni {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
 }
 
 /// `[[network]]`: one tenant's network.

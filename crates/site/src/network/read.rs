@@ -46,7 +46,7 @@ const MOST_FLOWS: u32 = 1 << 24;
 /// Some 8 GiB, which are reserved when the first interface is in a group and taken as connections come.
 const MOST_CONNECTIONS: u32 = 1 << 25;
 /// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
-pub(super) const STAND_IN_VNI: Vni = Vni(0);
+pub(super) const STAND_IN_VNI: Vni = Vni::NONE;
 
 pub(super) const WHAT_ADDRESS: &str = "an IPv4 or IPv6 address such as \"10.0.0.2\"";
 pub(super) const WHAT_PREFIX: &str = "a prefix such as \"10.0.0.0/16\"";

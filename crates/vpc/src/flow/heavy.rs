@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::key::Key;
 use super::table::{FlowIndex, Flows};
-use crate::id::PortId;
+use crate::id::{PortId, Vni};
 use crate::tables::{Attachment, Tables};
 
 /// A packet of so many is looked at, on average: a power of two.
@@ -36,7 +36,7 @@ pub struct HeavyFlow {
     /// The port that it came in by.
     pub port: PortId,
     /// The VNI of the network that it came in; None: that is no more.
-    pub vni: Option<u32>,
+    pub vni: Option<Vni>,
     /// Source address.
     pub source: IpAddr,
     /// Destination address. Of the same family.
@@ -173,13 +173,13 @@ impl Heavy {
 }
 
 /// The VNI of the network that packets with a key come in.
-fn vni(tables: &Tables, key: &Key) -> Option<u32> {
+fn vni(tables: &Tables, key: &Key) -> Option<Vni> {
     let network = match (key.tunnelled(), tables.attachment(key.port())) {
         (Some(routes), _) => tables.network_with(routes)?,
         (None, Attachment::Endpoint(endpoint)) => tables.network(tables.endpoint(endpoint)?.network)?,
         (None, Attachment::Underlay | Attachment::Nothing) => return None,
     };
-    Some(network.vni.number())
+    Some(network.vni)
 }
 
 /// The flow with a key.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::build::{HOP_LIMIT, V4, V6};
+use crate::id::Vni;
 use crate::packet::checksum::Sum;
 use crate::packet::parse::protocol;
 use crate::packet::vxlan::{VALID_VNI, VXLAN};
@@ -92,10 +93,10 @@ impl Probe {
 
 /// A frame as the node with the tunnel end point `host` sends it to the one of `underlay`: `inner`, of the network with
 /// the VNI `vni`. None where `underlay` has no address of the family of `host`.
-pub fn through_tunnel(underlay: &UnderlaySpec, host: IpAddr, vni: u32, inner: &[u8]) -> Option<Vec<u8>> {
+pub fn through_tunnel(underlay: &UnderlaySpec, host: IpAddr, vni: Vni, inner: &[u8]) -> Option<Vec<u8>> {
     let (from_mac, to_mac, ports) = (NEIGHBOR, underlay.mac, (TUNNEL_PORT, underlay.udp_port));
     let asked = untagged(from_mac, to_mac);
-    let [_, a, b, c] = vni.to_be_bytes();
+    let [a, b, c] = vni.to_bytes();
     let header: [u8; VXLAN] = [VALID_VNI, 0, 0, 0, a, b, c, 0];
     let datagram = [&header, inner].concat();
     underlay.addresses.iter().find_map(|own| match (host, *own) {

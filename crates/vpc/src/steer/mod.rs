@@ -26,6 +26,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 use crate::hash::{five_tuple_hash, hash_of_tuple};
+use crate::id::Vni;
 use crate::packet::{Ip, Packet, parse};
 use crate::switch::{Last, outer_at_underlay};
 use crate::tables::Tables;
@@ -91,9 +92,9 @@ impl fmt::Display for FiveTuple {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Match {
     /// All of a network.
-    Vni(u32),
+    Vni(Vni),
     /// One flow: of a network, or in whichever.
-    Flow(Option<u32>, FiveTuple),
+    Flow(Option<Vni>, FiveTuple),
 }
 
 impl fmt::Display for Match {
@@ -183,14 +184,14 @@ pub struct SteeringDecision {
 /// What a packet from a tunnel is steered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeringKey {
-    vni: u32,
+    vni: Vni,
     hash: u32,
     flow: Option<FiveTuple>,
 }
 
 impl SteeringKey {
     /// Of the packet in a tunnel of the network `vni`.
-    pub(crate) fn new(vni: u32, ip: &Ip) -> SteeringKey {
+    pub(crate) fn new(vni: Vni, ip: &Ip) -> SteeringKey {
         SteeringKey { vni, hash: five_tuple_hash(ip), flow: FiveTuple::of(ip) }
     }
 
@@ -323,7 +324,7 @@ pub(crate) fn keys(tables: &Tables, packets: &[Packet], seen: &mut Vec<Option<St
 
 fn see(tables: &Tables, packet: &Packet, last: &mut Last) -> Option<SteeringKey> {
     let outer = outer_at_underlay(tables, packet, last)?;
-    let vni = tables.network(outer.network)?.vni.number();
+    let vni = tables.network(outer.network)?.vni;
     let inner = packet.head.bytes().get(outer.len.into()..)?;
     let inner = inner.get(..inner.len().min(outer.inner))?;
     let parsed = parse(inner, outer.inner).ok()?;

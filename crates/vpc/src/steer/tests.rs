@@ -7,6 +7,10 @@ fn ip(port: u16, fragment: Option<Fragment>) -> Ip {
     Ip { fragment, ..Ip::datagram(port) }
 }
 
+fn vni(number: u32) -> Vni {
+    Vni::new(number).unwrap()
+}
+
 fn flow(port: u16) -> FiveTuple {
     FiveTuple::of(&ip(port, None)).unwrap()
 }
@@ -20,7 +24,7 @@ fn a_table_that_says_nothing_is_idle_and_what_says_something_is_not() {
     let idle = Steering::default();
     assert!(idle.is_idle());
     assert!(!idle.clone().counting(true).is_idle());
-    assert!(!idle.clone().with_rules(&[rule(0, Match::Vni(7), 0)]).unwrap().is_idle());
+    assert!(!idle.clone().with_rules(&[rule(0, Match::Vni(vni(7)), 0)]).unwrap().is_idle());
     let mut moved = idle.clone();
     moved.put(255, Some(3));
     assert!(!moved.is_idle());
@@ -33,20 +37,20 @@ fn a_table_that_says_nothing_is_idle_and_what_says_something_is_not() {
 #[test]
 fn a_rule_for_a_flow_goes_before_one_for_its_network_and_buckets_come_last() {
     let rules = [
-        rule(5, Match::Vni(7), 1),
+        rule(5, Match::Vni(vni(7)), 1),
         rule(6, Match::Flow(None, flow(1000)), 2),
-        rule(63, Match::Flow(Some(8), flow(2000)), 3),
+        rule(63, Match::Flow(Some(vni(8)), flow(2000)), 3),
     ];
     let mut table = Steering::default().with_rules(&rules).unwrap();
     table.spread(&[4]);
-    let way = |vni, port| table.decide(&SteeringKey::new(vni, &ip(port, None)));
+    let way = |number, port| table.decide(&SteeringKey::new(vni(number), &ip(port, None)));
     assert_eq!(way(7, 1000), SteeringDecision { by: SteeredBy::Rule(6), core: Some(2) });
     assert_eq!(way(7, 2000), SteeringDecision { by: SteeredBy::Rule(5), core: Some(1) }, "the flow of another network");
     assert_eq!(way(8, 2000), SteeringDecision { by: SteeredBy::Rule(63), core: Some(3) });
     let other = way(9, 2001);
     assert!(matches!(other, SteeringDecision { by: SteeredBy::Bucket(_), core: Some(4) }), "{other:?}");
     let part = Some(Fragment { offset: 0, more: true, id: 1 });
-    let piece = table.decide(&SteeringKey::new(9, &ip(1000, part)));
+    let piece = table.decide(&SteeringKey::new(vni(9), &ip(1000, part)));
     assert!(
         matches!(piece, SteeringDecision { by: SteeredBy::Bucket(_), .. }),
         "a fragment goes where those behind it go: {piece:?}"
@@ -55,13 +59,13 @@ fn a_rule_for_a_flow_goes_before_one_for_its_network_and_buckets_come_last() {
 
 #[test]
 fn wrong_rules_are_refused() {
-    let (one, again) = (rule(0, Match::Vni(7), 0), rule(1, Match::Vni(7), 0));
+    let (one, again) = (rule(0, Match::Vni(vni(7)), 0), rule(1, Match::Vni(vni(7)), 0));
     assert_eq!(Steering::default().with_rules(&[one, again]), Err(SteerError::Twice(one.what)));
-    assert_eq!(Steering::default().with_rules(&[one, rule(0, Match::Vni(8), 0)]), Err(SteerError::Number(0)));
+    assert_eq!(Steering::default().with_rules(&[one, rule(0, Match::Vni(vni(8)), 0)]), Err(SteerError::Number(0)));
     assert_eq!(Steering::default().with_rules(&[rule(64, one.what, 0)]), Err(SteerError::Number(64)));
-    let far = rule(0, Match::Vni(7), CORES);
+    let far = rule(0, Match::Vni(vni(7)), CORES);
     assert_eq!(Steering::default().with_rules(&[far]), Err(SteerError::Core(CORES)));
-    let many: Vec<Rule> = (1..=65).map(|vni| rule(vni as usize, Match::Vni(vni), 0)).collect();
+    let many: Vec<Rule> = (1..=65).map(|number| rule(number as usize, Match::Vni(vni(number)), 0)).collect();
     assert_eq!(Steering::default().with_rules(&many), Err(SteerError::TooMany(65)));
 }
 
@@ -72,7 +76,7 @@ fn flows_are_spread_over_buckets_and_buckets_over_cores() {
     let mut cores = [0_u32; 3];
     let mut buckets = BTreeSet::new();
     for port in 0..6000 {
-        let key = SteeringKey::new(7, &ip(port, None));
+        let key = SteeringKey::new(vni(7), &ip(port, None));
         buckets.insert(key.bucket());
         cores[table.decide(&key).core.unwrap()] += 1;
     }
@@ -84,7 +88,10 @@ fn flows_are_spread_over_buckets_and_buckets_over_cores() {
 
 fn table() -> impl Strategy<Value = Steering> {
     let rules = prop::collection::btree_map(
-        prop_oneof![(1_u32..4).prop_map(Match::Vni), (0_u16..6).prop_map(|port| Match::Flow(None, flow(port)))],
+        prop_oneof![
+            (1_u32..4).prop_map(|number| Match::Vni(vni(number))),
+            (0_u16..6).prop_map(|port| Match::Flow(None, flow(port)))
+        ],
         0_usize..4,
         0..3,
     );
@@ -102,8 +109,8 @@ proptest! {
     #[test]
     fn whatever_moves_is_told(before in table(), after in table(), here in 0_usize..4, ports in prop::collection::vec(0_u16..600, 64)) {
         let moves = before.moves(&after, here);
-        for (port, vni) in ports.into_iter().zip((1..5).cycle()) {
-            let key = SteeringKey::new(vni, &ip(port, None));
+        for (port, number) in ports.into_iter().zip((1..5).cycle()) {
+            let key = SteeringKey::new(vni(number), &ip(port, None));
             let [from, to] = [&before, &after].map(|table| table.decide(&key).core.unwrap_or(here));
             prop_assert!(from == to || moves.contains(&(from, to)), "{from} to {to} is not among {moves:?}");
         }

@@ -218,9 +218,9 @@ impl<'a> Builder<'a> {
         if self.names.insert(&spec.name, id).is_some() {
             return Err(Problem::NameTaken);
         }
-        let vni = Vni::new(spec.vni).ok_or(Problem::Vni(spec.vni))?;
+        let vni = spec.vni;
         if let Some(other) = self.vnis.insert(vni, id) {
-            return Err(Problem::VniTaken { vni: spec.vni, other: self.networks[other.index()].name.clone() });
+            return Err(Problem::VniTaken { vni, other: self.networks[other.index()].name.clone() });
         }
         station(spec.gateway_mac)?;
         self.macs.insert((id, spec.gateway_mac));
@@ -598,7 +598,7 @@ impl<'a> Builder<'a> {
             .map(|(&(network, host), &tunnel)| (ExactKey::address(network.number(), host), tunnel))
             .collect();
         let vnis: Vec<_> =
-            self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.number().into()), network)).collect();
+            self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.get().into()), network)).collect();
         // Which of two peers has the connections between them must not change when the other one gets connections of
         // its own.
         let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);

@@ -375,5 +375,5 @@ fn identifier(via: MemberVia) -> u64 {
 
 /// What members' bids are mixed with: the same on all nodes, and another for each group.
 fn seed(vni: Vni, name: &str) -> u64 {
-    name.bytes().fold(splitmix64(vni.number().into()), |seed, byte| splitmix64(seed ^ u64::from(byte)))
+    name.bytes().fold(splitmix64(vni.get().into()), |seed, byte| splitmix64(seed ^ u64::from(byte)))
 }

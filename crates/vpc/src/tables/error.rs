@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use softdpu_lpm::Full;
 use thiserror::Error;
 
-use crate::id::PortId;
+use crate::id::{PortId, Vni};
 use crate::nat::NatError;
 use crate::packet::Mac;
 use crate::policy::acl::AclError;
@@ -122,14 +122,11 @@ pub enum Problem {
     /// Too many for flows to tell apart.
     #[error("there are more than {0} endpoints, networks with routes and hosts that these lead to")]
     TooManyObjects(usize),
-    /// Not a VNI.
-    #[error("VNI {0} is not in 1 to 16777215")]
-    Vni(u32),
     /// Two networks have one VNI.
     #[error("VNI {vni} is network {other}'s")]
     VniTaken {
         /// The VNI.
-        vni: u32,
+        vni: Vni,
         /// The network that has it.
         other: String,
     },

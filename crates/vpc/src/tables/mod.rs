@@ -364,7 +364,7 @@ impl Tables {
 
     #[inline]
     pub(crate) fn network_of(&self, vni: Vni) -> Option<NetworkId> {
-        self.vnis.get(&ExactKey::new(0, vni.number().into()))
+        self.vnis.get(&ExactKey::new(0, vni.get().into()))
     }
 
     /// The tunnel to `host`, if anything of `network` is there.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::Subject;
 use super::grammar::{self, FilterError};
+use crate::id::Vni;
 use crate::packet::parse::protocol;
 use crate::packet::{Layer4, Mac, Parsed, Payload};
 use crate::spec::Prefix;
@@ -41,7 +42,7 @@ pub(super) enum Term {
     TcpFlags(u8),
     Fragment,
     Vlan(Option<u16>),
-    Vni(u32),
+    Vni(Vni),
     /// Frames of so many bytes.
     Length(RangeInclusive<usize>),
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 use super::filter::{Protocol, Side, Term};
+use crate::id::Vni;
 use crate::spec::Prefix;
 
 /// How filters are written, for people.
@@ -279,8 +280,8 @@ fn ports(words: &mut Words<'_>, side: Side) -> Result<Option<Term>, FilterError>
     Ok(Some(Term::Ports(side, range)))
 }
 
-fn vni(word: &str) -> Option<u32> {
-    word.parse().ok().filter(|vni| (1..1 << 24).contains(vni))
+fn vni(word: &str) -> Option<Vni> {
+    word.parse().ok().and_then(Vni::new)
 }
 
 fn host(word: &str) -> Option<Prefix> {

@@ -16,7 +16,7 @@ pub struct Subject {
     /// The headers of the tunnel, of a frame that is in one.
     pub outer: Option<Parsed>,
     /// Of the network that it belongs to.
-    pub vni: Option<u32>,
+    pub vni: Option<Vni>,
 }
 
 impl Subject {
@@ -29,7 +29,7 @@ impl Subject {
             Attachment::Endpoint(id) => {
                 let network = tables.endpoint(id).and_then(|endpoint| tables.network(endpoint.network));
                 let packet = parse(head, len).ok();
-                Subject { len, packet, outer: None, vni: network.map(|network| network.vni.number()) }
+                Subject { len, packet, outer: None, vni: network.map(|network| network.vni) }
             }
             Attachment::Nothing => Subject { len, packet: parse(head, len).ok(), outer: None, vni: None },
         }
@@ -42,7 +42,7 @@ impl Subject {
             let (vni, start, end) = tunnel(&outer, head, vxlan)?;
             let inner = head.get(start..)?;
             let packet = parse(&inner[..inner.len().min(end - start)], end - start).ok();
-            Some(Subject { len, packet, outer: Some(outer), vni: Some(vni.number()) })
+            Some(Subject { len, packet, outer: Some(outer), vni: Some(vni) })
         });
         tunnelled.unwrap_or(Subject { len, packet: whole, outer: None, vni: None })
     }

@@ -13,7 +13,7 @@ use softdpu_vpc::spec::{
     UnderlaySpec, VXLAN_PORT, Via,
 };
 use softdpu_vpc::tables::Loaded;
-use softdpu_vpc::{Checksum, DropReason, Head, Mac, Packet, PortId, Tables, Verdict, Vpc};
+use softdpu_vpc::{Checksum, DropReason, Head, Mac, Packet, PortId, Tables, Verdict, Vni, Vpc};
 
 pub const UNDERLAY: PortId = PortId(0);
 /// Ports of node A: red's first and second guest and its router, blue's first guest.
@@ -37,7 +37,12 @@ pub fn mac(last: u8) -> Mac {
     Mac([2, 0x5d, 0, 0, 0, last])
 }
 
-fn network(name: &str, vni: u32) -> NetworkSpec {
+/// A VNI from a number that is one.
+pub fn vni(number: u32) -> Vni {
+    Vni::new(number).expect("a VNI")
+}
+
+fn network(name: &str, number: u32) -> NetworkSpec {
     let subnet =
         |prefix: &str, gateway: &str| SubnetSpec { prefix: prefix.parse().expect("prefix"), gateway: ip(gateway) };
     let subnets = vec![
@@ -46,7 +51,7 @@ fn network(name: &str, vni: u32) -> NetworkSpec {
         subnet("2001:db8::/64", "2001:db8::1"),
         subnet("2001:db8:0:1::/64", "2001:db8:0:1::1"),
     ];
-    NetworkSpec { dns: vec![ip("10.0.0.1")], ..NetworkSpec::new(name, vni, GATEWAY, subnets) }
+    NetworkSpec { dns: vec![ip("10.0.0.1")], ..NetworkSpec::new(name, vni(number), GATEWAY, subnets) }
 }
 
 /// Which family the underlay has.

@@ -324,7 +324,7 @@ pub fn site(family: Family, changes: u64) -> Spec {
         spec.networks[0].vni = std::mem::replace(&mut spec.networks[1].vni, vni);
     }
     if set(9) {
-        spec.networks[0].vni = 99;
+        spec.networks[0].vni = vni(99);
     }
     if set(10) {
         spec.networks[0].gateway_mac = Mac([2, 0xff, 0, 0, 0, 2]);
@@ -417,7 +417,7 @@ fn routing(spec: &mut Spec, family: Family, set: impl Fn(u64) -> bool) {
     let prefix = |text: &str| text.parse().expect("prefix");
     let subnet = |text: &str, gateway| SubnetSpec { prefix: prefix(text), gateway: ip(gateway) };
     let mut green = spec.networks[0].clone();
-    (green.name, green.vni, green.policy) = ("green".into(), 8, Default::default());
+    (green.name, green.vni, green.policy) = ("green".into(), vni(8), Default::default());
     green.subnets = vec![subnet("10.7.0.0/24", "10.7.0.1"), subnet("2001:db8:7::/64", "2001:db8:7::1")];
     spec.networks.push(green);
     let guest = |last: u8, addresses: &[&str], place| EndpointSpec {

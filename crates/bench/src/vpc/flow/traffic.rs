@@ -8,7 +8,7 @@ use softdpu_vpc::spec::{
     EndpointSpec, MembershipSpec, MeterAlgorithm, MeterSpec, NamedAcl, NeighborSpec, NetworkSpec, Place, PolicySpec,
     Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT,
 };
-use softdpu_vpc::{Mac, PortId};
+use softdpu_vpc::{Mac, PortId, Vni};
 
 use super::super::acl;
 
@@ -26,7 +26,7 @@ const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 /// The node that sends by a tunnel.
 const SENDER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const VNI: u32 = 5001;
+const VNI: Vni = Vni::new(5001).unwrap();
 /// Bytes of outer headers over IPv4.
 pub(super) const OUTER: usize = 50;
 /// The list that all endpoints have, where they have one.
@@ -224,6 +224,6 @@ fn outer() -> [u8; OUTER] {
     outer[36..38].copy_from_slice(&VXLAN_PORT.to_be_bytes());
     outer[38..40].copy_from_slice(&len(34));
     outer[42] = 8;
-    outer[46..49].copy_from_slice(&VNI.to_be_bytes()[1..]);
+    outer[46..49].copy_from_slice(&VNI.get().to_be_bytes()[1..]);
     outer
 }

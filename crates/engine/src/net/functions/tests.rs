@@ -12,6 +12,8 @@ use crate::common::nic::{datagram, tables};
 /// The port of the datagrams of [`datagram`].
 const DISCARD: u16 = 9;
 
+const VNI: Vni = Vni::new(1).unwrap();
+
 fn monitor() -> FunctionSpec {
     FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: u64::MAX, flows: 16 })
 }
@@ -61,7 +63,7 @@ fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionOutlet,
     let (outlet, inbox) = FunctionOutlet::new().unwrap();
     let mut net = Net { vpc: Vpc::with_flows(tables(), 64), functions: Functions::default() };
     let functions = specs.into_iter().enumerate().map(|(number, spec)| new(number, 0, spec)).collect();
-    let ports = (0..).map(PortId).zip(chains).map(|(port, functions)| (port, 1, functions.to_vec())).collect();
+    let ports = (0..).map(PortId).zip(chains).map(|(port, functions)| (port, VNI, functions.to_vec())).collect();
     assert!(change(&mut net, &outlet, FunctionChange { functions, ports }).wait(Duration::ZERO));
     (net, outlet, inbox)
 }
@@ -205,7 +207,7 @@ fn a_removed_function_reports_what_it_has_and_the_change_is_made_when_that_is_re
     assert_eq!(flows(&inbox), (1, vec![FunctionId { function: 0, incarnation: 0 }]));
     forward(&mut net, &mut packets);
     net.settle(&packets, 3);
-    let gone = FunctionChange { functions: vec![(0, None)], ports: vec![(PortId(0), 1, Vec::new())] };
+    let gone = FunctionChange { functions: vec![(0, None)], ports: vec![(PortId(0), VNI, Vec::new())] };
     let switched = change(&mut net, &outlet, gone);
     assert_eq!(flows(&inbox), (1, vec![FunctionId { function: 0, incarnation: 1 }]));
     assert!(switched.wait(Duration::ZERO));

@@ -282,6 +282,7 @@ impl<'a> Loading<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Vni;
     use crate::spec::SubnetSpec;
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
             prefix: "10.0.0.0/8".parse().expect("a prefix"),
             gateway: "10.0.0.1".parse().expect("an address"),
         };
-        let network = NetworkSpec::new("red", 1, Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
+        let network = NetworkSpec::new("red", Vni::new(1).unwrap(), Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
         let capacity = TableCapacity { endpoints: 8, routes: 8, hosts: 8 };
         let (networks, at) = ([network], "192.0.2.2".parse().expect("an address"));
         let load = |guests: u8| {
