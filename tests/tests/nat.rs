@@ -28,6 +28,30 @@ const SHARED: &str = "203.0.113.1";
 /// The container's own.
 const FLOATING: &str = "203.0.113.9";
 
+/// Connections that are held open.
+const HELD: usize = 10;
+/// Opens them, and says each line of its input by all of them, from the last to the first and the other way in turns.
+const HOLDER: &str = r#"
+fds=()
+for i in $(seq 10); do exec {fd}<>/dev/tcp/192.0.2.2/9100 || exit 1; fds+=($fd); done
+echo held
+while read -r line; do
+    back=(); for fd in ${fds[@]}; do back=($fd ${back[@]}); done; fds=(${back[@]})
+    for fd in ${fds[@]}; do echo $line >&$fd; done
+done
+"#;
+/// Prints what connections say.
+const LISTENER: &str = r#"
+import os, socket, threading
+def serve(connection, peer):
+    for line in connection.makefile():
+        os.write(1, f"{peer[1]} {line}".encode())
+listener = socket.create_server(("192.0.2.2", 9100))
+print("listening", flush=True)
+while True:
+    threading.Thread(target=serve, args=listener.accept(), daemon=True).start()
+"#;
+
 fn site() -> Site {
     let nat = format!(
         r#"
@@ -144,8 +168,7 @@ fn a_guest_reaches_a_server_outside_and_is_reached_by_a_port_of_the_address_that
         guest.ask("serve", DEADLINE)?;
         assert_eq!(name_at(|get| world.outside.exec(get), SHARED, 8080)?, "vm");
         assert_eq!(name_at(|get| world.container.exec(get), SHARED, 8080)?, "vm");
-        // The next data plane knows no translation: a port outside follows from the guest's own, so that a connection
-        // goes on.
+        // The next data planes have its port: a connection goes on.
         let mut server = world.outside.iperf_server(lab)?;
         guest.type_line(&format!("iperf {OUTSIDE} 4"))?;
         let moved = |world: &World| world.daemon.port("outside").map(|port| port.count("frames_out"));
@@ -153,6 +176,8 @@ fn a_guest_reaches_a_server_outside_and_is_reached_by_a_port_of_the_address_that
         wait_until("the transfer to be under way", DEADLINE, || Ok((moved(world)? > before + 500).then_some(())))?;
         world.daemon.kill_data_plane()?;
         wait_until("the transfer to go on", DEADLINE, || Ok((moved(world)? > 500).then_some(())))?;
+        world.daemon.upgrade()?;
+        wait_until("the transfer to go on after an upgrade", DEADLINE, || Ok((moved(world)? > 500).then_some(())))?;
         guest.step("iperf", DEADLINE)?;
         server.wait(DEADLINE)?;
         assert_eq!(name_at(|get| world.outside.exec(get), SHARED, 8080)?, "vm");
@@ -239,6 +264,43 @@ fn rules_change_while_connections_live_and_ports_are_counted() {
         change(lab, &world.daemon, &shared(6000))?;
         world.daemon.kill_data_plane()?;
         world.container.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", OUTSIDE])?;
+        Ok(())
+    });
+}
+
+/// The ports towards one remote end that a guest has by its own ports, and those that it was given because that one was
+/// taken: a data plane that knew none of them would give others.
+#[test]
+fn translations_have_their_ports_when_the_data_plane_is_killed_or_upgraded() {
+    run("nat-kept", |lab, world| {
+        // Of 16 ports nearly all are in use: which one a connection has depends on those before it.
+        let shared = format!(
+            "[[nat]]\nexit = \"10.0.0.254\"\nshared = [{{ source = \"10.0.1.8/30\", address = \"{SHARED}\", \
+             ports = \"4000-4063\", ports-per-guest = 16 }}]"
+        );
+        change(lab, &world.daemon, &shared)?;
+        let mut server = world.outside.start(lab, "listener", &["python3", "-c", LISTENER])?;
+        server.wait_for_line("the server", 0, DEADLINE, |line| line.contains("listening").then_some(()))?;
+        let mut client =
+            Process::start_in(Some(&world.container.name), "held", lab.path(), Path::new("bash"), ["-c", HOLDER])?;
+        client.wait_for_line("the connections", 0, DEADLINE, |line| line.contains("held").then_some(()))?;
+        let all_say = |client: &mut Process, word: &str| {
+            client.send_line(word)?;
+            wait_until(&format!("all connections to say {word}"), DEADLINE, || {
+                let said = |line: &String| line.ends_with(word);
+                Ok((server.lines().iter().filter(|line| said(line)).count() == HELD).then_some(()))
+            })
+        };
+        all_say(&mut client, "before")?;
+        for round in 1..=3 {
+            world.daemon.kill_data_plane()?;
+            all_say(&mut client, &format!("killed-{round}"))?;
+            world.daemon.upgrade()?;
+            all_say(&mut client, &format!("upgraded-{round}"))?;
+        }
+        assert!(counted(&world.daemon)?.0 >= HELD as u64, "{:?}", world.daemon.status()?["taken_over"]);
+        client.stop()?;
+        server.stop()?;
         Ok(())
     });
 }

@@ -129,3 +129,46 @@ fn a_list_is_asked_about_what_has_no_connection() {
         Ok(())
     });
 }
+
+/// Connections that the data plane of `daemon` has taken over, once it has looked at all.
+fn taken_over(daemon: &Daemon) -> Result<u64, Failure> {
+    wait_until("all connections to be taken over", WAIT, || {
+        let status = daemon.status()?["taken_over"].clone();
+        Ok((status["done"] == true).then(|| status["connections"].as_u64().unwrap_or(0)))
+    })
+}
+
+/// No rule lets the other host in, and its connections here are replies to what began here. It sends, and this host
+/// says nothing until it hears from it: only a data plane that knows the connection lets it go on.
+#[test]
+fn a_reply_goes_on_when_the_data_plane_is_killed_or_upgraded_and_nothing_else_comes_in() {
+    WIRE.run_softdpus("policy-kept", site, |lab, TwoHosts { at_b, a, b, .. }| {
+        b.wait_to_reach("10.0.0.1")?;
+        policy(lab, at_b, "")?;
+        let mut server = a.iperf_server(lab)?;
+        let download = ["iperf3", "-c", "10.0.0.1", "-R", "-t", "600", "-b", "2M", "-l", "1K"];
+        let mut client = b.start(lab, "client", &download)?;
+        moves(at_b, "the connection to carry something")?;
+        let refused = |at_b: &Daemon| -> Result<(), Failure> {
+            let knock = "exec 3<>/dev/tcp/10.0.0.2/5201";
+            assert!(a.exec(&["timeout", "2", "bash", "-c", knock]).is_err(), "no rule allows it");
+            wait_until("a connection from outside to be refused", WAIT, || {
+                Ok((counts(at_b, "security-group")?.1 >= 1).then_some(()))
+            })
+        };
+        for round in 1..=3 {
+            at_b.kill_data_plane()?;
+            moves(at_b, &format!("the connection to go on after kill {round}"))?;
+            assert!(taken_over(at_b)? >= 2, "iperf3 has two connections");
+            refused(at_b)?;
+            at_b.upgrade()?;
+            moves(at_b, &format!("the connection to go on after upgrade {round}"))?;
+            assert!(taken_over(at_b)? >= 2, "iperf3 has two connections");
+            refused(at_b)?;
+        }
+        assert_eq!(at_b.status()?["taken_over"]["unread"], 0);
+        client.stop()?;
+        server.stop()?;
+        Ok(())
+    });
+}

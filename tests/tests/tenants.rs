@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softdpu_frontend::load::block::BlockWork;
 use softdpu_frontend::load::frames::Route;
@@ -356,6 +356,41 @@ fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
         let words = refused.map(|error| error.to_string()).unwrap_or_default();
         assert!(words.contains("there is no tenant called"), "{words}");
         drop(clients);
+        daemon.stop()
+    });
+}
+
+/// The burst is four seconds of the rate: one that is given again shows.
+#[test]
+fn a_limit_gives_its_burst_once_however_often_the_data_plane_is_killed_or_upgraded() {
+    const RATE: f64 = 2_000.0;
+    const BURST: f64 = 8_000.0;
+    Lab::run_on_two_cpus("limits-kept", |lab| {
+        let tenants = [Tenant::with_memory("limits = { iops = 2_000, iops-burst = 8_000 }")];
+        let (text, sockets) = site("weighted", &tenants, lab.path());
+        let mut daemon = Daemon::start(lab.path(), &text)?;
+        let work = BlockWork { transfer: Transfer::Read, block_size: 4096, depth: 32 };
+        let mut clients = vec![BlockClient::connect(&sockets[0], work).context("connecting")?];
+        let (began, mut had) = (Instant::now(), 0.0);
+        let mut have = |seconds: f64| -> Result<f64, Failure> {
+            let duration = Duration::from_secs_f64(seconds);
+            let options = RunOptions { warm_up: Duration::ZERO, ..clients_first(duration) };
+            let requests = run(&mut clients, &options).context("load")?[0].rate() * seconds;
+            had += requests;
+            Ok(requests)
+        };
+        let first = have(1.0)?;
+        assert!(first > BURST, "{first:.0} requests of a burst of {BURST}");
+        for round in 0..20 {
+            match round % 2 {
+                0 => daemon.upgrade().map(|_| ()),
+                _ => daemon.kill_data_plane().map(|_| ()),
+            }?;
+            let again = have(0.1)?;
+            assert!(again < BURST / 2.0, "{again:.0} requests at once after switch {round}");
+        }
+        let (all, most) = (had, BURST + RATE * began.elapsed().as_secs_f64());
+        assert!(all <= 1.05 * most, "{all:.0} requests, of {most:.0} at most");
         daemon.stop()
     });
 }

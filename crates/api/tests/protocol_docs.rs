@@ -11,8 +11,8 @@ use softdpu_api::status::{
     BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, IsolationStatus, MeterStatus, NatStatus,
     NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus,
-    SteeringShare, SteeringStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath,
-    UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
+    SteeringShare, SteeringStatus, TakenOverStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence,
+    UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
 };
 use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
@@ -144,6 +144,7 @@ fn whole() -> NodeStatus {
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],
         connections: Some(ConnectionStatus::default()),
+        taken_over: Some(TakenOverStatus::default()),
         isolation: Some(IsolationStatus {
             setting: "on".to_owned(),
             user: 65_520,

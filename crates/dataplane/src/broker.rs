@@ -113,6 +113,11 @@ impl Wire {
         self.fd.as_fd()
     }
 
+    /// All keys of the vault.
+    pub(super) fn kept_keys(&self) -> Vec<String> {
+        lock(&self.vault).keys().cloned().collect()
+    }
+
     /// What the vault has under this very key.
     pub(super) fn kept_fd(&self, key: &str) -> Option<SharedFd> {
         lock(&self.vault).get(key).cloned()

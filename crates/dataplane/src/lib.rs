@@ -251,6 +251,11 @@ impl DataPlane {
 
     /// Opens interfaces and makes devices: from now on this is the data plane.
     fn set_up(&mut self, site: &Site, now: Instant) -> Result<(), LinkError> {
+        let follows = self.since_ns.is_some();
+        self.networks.inherit(follows, now);
+        if follows {
+            self.tenants.spend(&mut self.engine);
+        }
         if let Some(underlay) = &site.node.underlay
             && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
         {
@@ -472,6 +477,7 @@ impl DataPlane {
                 Ok(())
             }
             Down::Shutdown => {
+                self.networks.bequeath();
                 self.stopping = true;
                 Ok(())
             }

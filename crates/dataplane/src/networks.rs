@@ -1,6 +1,7 @@
 //! The networks of the site, their ports on this node, and the tables that the cores forward by.
 
 mod entries;
+mod keeping;
 mod loads;
 mod ports;
 mod publish;
@@ -16,6 +17,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use softdpu_engine::{Engine, PortSpec};
 use softdpu_sched::TenantId;
+use softdpu_sys::clock;
 use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
 use softdpu_vpc::tables::{Loaded, MemberStatus, Pair};
 use softdpu_vpc::{PortId, Tables, Vni};
@@ -24,9 +26,11 @@ use super::broker::Wire;
 use super::loader::Loader;
 use super::underlay::Underlay;
 use super::underlay::bfd::{BfdSessions, SessionStatus};
+use softdpu_api::status::TakenOverStatus;
 use softdpu_api::{ApiError, EndpointChange, EntryChanges, ErrorCode, UNDERLAY};
 use softdpu_site::{self as config, MeterSettings};
 
+use keeping::Legacy;
 pub(super) use ports::Attached;
 use publish::SWITCH;
 
@@ -74,6 +78,10 @@ pub(super) struct Networks {
     is_late: bool,
     /// Sessions with the hosts of ECMP groups that ask for them.
     bfd: BfdSessions,
+    /// When another data plane may have given the bursts of meters, nanoseconds.
+    meters_empty_at: Option<u64>,
+    /// Connections and translations for the data planes to come, and of those before.
+    legacy: Legacy,
 }
 
 impl Networks {
@@ -102,6 +110,8 @@ impl Networks {
             load_error: None,
             waits: false,
             is_late: false,
+            meters_empty_at: None,
+            legacy: Legacy::new(Arc::clone(&wire), connections),
             bfd: BfdSessions::new(wire),
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
@@ -330,11 +340,17 @@ impl Networks {
 
     /// When [`turn`](Self::turn) has something to do without the bell.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.absence_ends().into_iter().chain(self.legacy.due()).min()
+    }
+
+    /// When it is tried again to open the underlay.
+    fn absence_ends(&self) -> Option<Instant> {
         Some(self.underlay.as_ref()?.absence()?.next)
     }
 
     /// Goes on with what is known of the ways to other hosts.
     pub(super) fn turn(&mut self, engine: &Engine, now: Instant) {
+        self.legacy.turn(self.tables.as_deref(), now);
         let Some(underlay) = &mut self.underlay else { return };
         let session_changed = self.bfd.changed();
         match underlay.changed() {
@@ -346,7 +362,7 @@ impl Networks {
                 self.other_ways(engine);
             }
         }
-        if self.next_deadline().is_some_and(|at| at <= now) {
+        if self.absence_ends().is_some_and(|at| at <= now) {
             self.open_underlay(engine, now);
         }
     }
@@ -357,8 +373,31 @@ impl Networks {
         }
     }
 
+    /// What processes before this one have left is this one's: it serves. Before the first tables. `follows`: there was
+    /// one, which may have given the bursts of all limits.
+    pub(super) fn inherit(&mut self, follows: bool, now: Instant) {
+        self.meters_empty_at = follows.then(clock::now);
+        self.legacy.inherit(now);
+    }
+
+    /// Whether limits of what is attached now may have given their bursts.
+    fn are_spent(&self) -> bool {
+        self.waits && self.meters_empty_at.is_some()
+    }
+
+    /// This process ends: connections and translations stay for the next.
+    pub(super) fn bequeath(&mut self) {
+        self.legacy.close();
+    }
+
+    /// What was taken over.
+    pub(super) fn taken_over(&self) -> Option<TakenOverStatus> {
+        self.legacy.status()
+    }
+
     /// Closes interfaces and sockets, which another data plane opens, and waits until no core has one.
     pub(super) fn let_go(&mut self, wire: &Arc<Wire>, engine: &Engine, now: Instant) {
+        self.bequeath();
         self.bfd = BfdSessions::new(Arc::clone(wire));
         if let Some(underlay) = &mut self.underlay {
             underlay.let_go(engine, now);

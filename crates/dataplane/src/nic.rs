@@ -20,13 +20,23 @@ pub(super) struct Nic {
 
 impl Nic {
     /// The device of `port`, in a network of this MTU in bytes.
-    pub(super) fn new(settings: &config::VirtioNet, port: PortId, mtu: u16) -> Result<Nic, NetConfigError> {
+    /// `is_spent`: its limit may have given its burst.
+    pub(super) fn new(
+        settings: &config::VirtioNet,
+        port: PortId,
+        mtu: u16,
+        is_spent: bool,
+    ) -> Result<Nic, NetConfigError> {
         let mut config = NetConfig::new(settings.port.mac.0);
         config.mtu = settings.port.mtu.unwrap_or(mtu);
         config.queue_pairs = settings.port.queues;
         config.queue_size = settings.queue_size;
         config.packed = settings.packed;
-        Ok(Nic { net: Net::new(config)?, port, limit: settings.port.rate.as_ref().and_then(limit) })
+        Ok(Nic {
+            net: Net::new(config)?,
+            port,
+            limit: settings.port.rate.as_ref().and_then(|rate| limit(rate, is_spent)),
+        })
     }
 
     /// What queue `index` is for, with the features that the driver accepted.
@@ -45,11 +55,16 @@ impl Nic {
     }
 }
 
-/// The limit of a rate that is set.
-pub(super) fn limit(rate: &config::RateLimit) -> Option<RateLimit> {
-    let now = Nanos(clock::now());
-    let packets = rate.packet_bucket().map(|(rate, burst)| TokenBucket::new(rate, burst, now));
-    let bytes = rate.bandwidth_bucket().map(|(rate, burst)| TokenBucket::new(rate.0 / 8, burst.0, now));
+/// A token bucket that is full, or empty where its burst may have been given.
+pub(super) fn bucket((rate, burst): (u64, u64), is_spent: bool) -> TokenBucket {
+    let make = if is_spent { TokenBucket::empty } else { TokenBucket::new };
+    make(rate, burst, Nanos(clock::now()))
+}
+
+/// The limit of a rate that is set; `is_spent`: its burst may have been given.
+pub(super) fn limit(rate: &config::RateLimit, is_spent: bool) -> Option<RateLimit> {
+    let packets = rate.packet_bucket().map(|packets| bucket(packets, is_spent));
+    let bytes = rate.bandwidth_bucket().map(|(rate, burst)| bucket((rate.0 / 8, burst.0), is_spent));
     (packets.is_some() || bytes.is_some()).then(|| RateLimit::new(packets, bytes))
 }
 

@@ -93,6 +93,7 @@ pub(super) fn report(plane: &DataPlane) -> Result<Value, ApiError> {
         traces: plane.traces.statuses(),
         meters: policy::meters(&plane.networks),
         connections: policy::connections(&plane.networks),
+        taken_over: plane.networks.taken_over(),
         steering: plane.steering.status(&plane.placements, &plane.engine),
         isolation: Some(plane.isolation.status()),
         ..NodeStatus::default()

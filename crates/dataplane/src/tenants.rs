@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId, TokenBucket};
+use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
 
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_engine::{Engine, RateLimit};
-use softdpu_sys::clock;
 
 use super::networks::Networks;
+use super::nic;
 use softdpu_site as config;
 
 /// So many numbers there are; the one behind them is left unused.
@@ -90,9 +90,16 @@ fn share(tenant: &config::Tenant) -> Share {
     }
 }
 
-/// What wires may bring a tenant; none: as much as they do.
-fn received(limits: &config::TenantLimits) -> Option<RateLimit> {
-    let bucket = |(rate, burst)| TokenBucket::new(rate, burst, Nanos(clock::now()));
+/// The same with the smallest bursts.
+fn spent(share: Share) -> Share {
+    let least = |rate: Option<Rate>| rate.map(|rate| Rate { burst: 1, ..rate });
+    let Limits { requests, bytes, packets } = share.limits;
+    Share { limits: Limits { requests: least(requests), bytes: least(bytes), packets: least(packets) }, ..share }
+}
+
+/// What wires may bring a tenant; none: as much as they do. `is_spent`: its burst may have been given.
+fn received(limits: &config::TenantLimits, is_spent: bool) -> Option<RateLimit> {
+    let bucket = |rate| nic::bucket(rate, is_spent);
     let (packets, bytes) = (limits.received_packet_bucket().map(bucket), limits.received_byte_bucket().map(bucket));
     (packets.is_some() || bytes.is_some()).then(|| RateLimit::new(packets, bytes))
 }
@@ -106,9 +113,21 @@ impl Tenants {
         engine.configure_tenant(id, share(tenant));
         // Other changes do not refill the buckets.
         if buckets(&tenant.limits) != before {
-            engine.limit_ingress(id, received(&tenant.limits));
+            engine.limit_ingress(id, received(&tenant.limits, false));
         }
         Some(id)
+    }
+
+    /// Another data plane may have given the bursts of all limits until now: there is nothing left of any.
+    pub(super) fn spend(&self, engine: &mut Engine) {
+        for (id, tenant) in self.iter() {
+            // What was left of a bucket is all that there is in a larger one.
+            engine.configure_tenant(id, spent(share(tenant)));
+            engine.configure_tenant(id, share(tenant));
+            if let Some(limit) = received(&tenant.limits, true) {
+                engine.limit_ingress(id, Some(limit));
+            }
+        }
     }
 
     /// The tenant of a device; the default tenant comes with its first device.

@@ -29,6 +29,7 @@ pub mod secret;
 pub mod signals;
 pub mod uring;
 pub mod wake;
+pub mod words;
 
 pub use buffer::{AlignedBuffer, OneOf};
 pub use iovec::{IoMemory, IoVec};

@@ -36,6 +36,7 @@
 //!   spec            what the control plane gives, as plain data
 //!   policy          ACLs, security groups, connections, meters, ECMP
 //!   exact, stats    a table of exact matches; what a core counts
+//!   kept            what outlives the process
 //!   hash, paths     hashes of 5-tuples; which way packets took through the tiers
 //!   packet, stamp   frames and their headers; versions of what a flow was computed from
 //!   verdict         what becomes of a frame
@@ -52,6 +53,7 @@ mod flow;
 mod hash;
 pub mod id;
 mod ingress;
+pub mod kept;
 pub mod nat;
 pub mod packet;
 mod paths;

@@ -10,6 +10,7 @@ pub use softdpu_lpm::{Prefix, PrefixError};
 pub use softdpu_sched::{Measure, Rate, TenantId};
 
 use crate::id::{PortId, Vni};
+use crate::kept::Keeping;
 use crate::packet::Mac;
 use crate::policy::Service;
 use crate::policy::acl::AclSpec;
@@ -57,8 +58,13 @@ pub struct Spec {
     pub services: ServiceLimit,
     /// How many connections are kept for security groups.
     pub connections: ConnectionLimit,
+    /// What keeps them, and their translations, for the processes to come. It is the same as long as there is one.
+    pub keeping: Keeping,
     /// What endpoints' packets pass, each name once.
     pub meters: Vec<MeterSpec>,
+    /// When those that are new had nothing left, nanoseconds: another process may have given their bursts until then.
+    /// None: they are full.
+    pub meters_empty_at: Option<u64>,
     /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
     pub without_flows: bool,
     /// Entries are being loaded: no guest hears that an address is not there before that has ended.

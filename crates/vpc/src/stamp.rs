@@ -35,6 +35,9 @@ pub(crate) enum StampSubject {
 }
 
 impl Stamp {
+    /// Nothing's: no version is ever this.
+    pub const NEVER: Stamp = Stamp(u64::MAX);
+
     /// `version` is the number of the build that gave the subject its content.
     #[inline]
     pub fn new(version: u64, subject: StampSubject) -> Stamp {

@@ -77,6 +77,9 @@ pub struct NodeStatus {
     /// Connections of interfaces in security groups, where there are such interfaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<ConnectionStatus>,
+    /// What the data plane has taken over from those before it; absent for the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_over: Option<TakenOverStatus>,
     /// On which cores packets from tunnels are worked on, where something was said of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steering: Option<SteeringStatus>,
@@ -139,6 +142,22 @@ pub struct ConnectionStatus {
     pub ended: u64,
     /// Packets that were refused.
     pub refused: u64,
+}
+
+/// What a data plane has of those before it: after an upgrade, or after the one before has died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenOverStatus {
+    /// Connections that go on.
+    pub connections: u64,
+    /// Translations of shared addresses that go on.
+    pub translations: u64,
+    /// Connections and translations that do not: there was no room for them, or no network, exit or port that they are
+    /// of.
+    pub left: u64,
+    /// Parts of what was left that could not be read: another release wrote them, or they were damaged.
+    pub unread: u64,
+    /// All that was left was looked at. Until then packets find it where they need it.
+    pub done: bool,
 }
 
 /// The data-plane process.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     AnalyticsStatus, ColourCount, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DeviceState, FunctionStatus,
+    TakenOverStatus,
 };
 use super::{MeterStatus, MonitorStatus, NatStatus, NodeStatus, PortCounts, SteeringShare, VolumeState};
 
@@ -263,6 +264,23 @@ fn policies(out: &mut Exposition, status: &NodeStatus) {
     out.metric("connections", "Connections of interfaces in security groups.", all(|all| all.known));
     out.metric("connections_opened_total", "Connections that were opened.", all(|all| all.opened));
     out.metric("connections_refused_total", "Packets that no connection allows.", all(|all| all.refused));
+    let taken =
+        |value: fn(&TakenOverStatus) -> u64| status.taken_over.iter().map(move |all| (vec![], value(all) as f64));
+    out.metric(
+        "taken_over_connections",
+        "Connections that the data plane has taken over from those before it.",
+        taken(|all| all.connections),
+    );
+    out.metric(
+        "taken_over_translations",
+        "Translations that the data plane has taken over from those before it.",
+        taken(|all| all.translations),
+    );
+    out.metric(
+        "taken_over_left",
+        "Connections and translations of data planes before that could not be taken over.",
+        taken(|all| all.left),
+    );
     let exits = |value: fn(&NatStatus) -> u64| {
         let all = status.networks.iter().flat_map(|network| network.nat.iter().map(|exit| (&*network.name, exit)));
         all.map(move |(network, exit)| (vec![("network", network), ("exit", &*exit.exit)], value(exit) as f64))

@@ -187,6 +187,7 @@ pub fn sample() -> NodeStatus {
             ..MeterStatus::default()
         }],
         connections: Some(ConnectionStatus { known: 2, capacity: 100, opened: 9, ..ConnectionStatus::default() }),
+        taken_over: Some(TakenOverStatus { connections: 2, translations: 1, left: 4, unread: 1, done: true }),
         isolation: Some(IsolationStatus {
             setting: "on".to_owned(),
             user: 65_520,

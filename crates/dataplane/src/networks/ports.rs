@@ -53,7 +53,7 @@ impl Networks {
             DeviceKind::VirtioBlk(_) => Ok(None),
             DeviceKind::VirtioNet(nic) => {
                 let id = self.attach(device, settings, None, functions, engine)?;
-                let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
+                let made = Nic::new(nic, id, mtu, self.are_spent()).map_err(|error| error.to_string());
                 made.map(Some).inspect_err(|_| {
                     functions.detach(engine, id);
                     self.detach(&device.name, engine);
@@ -98,8 +98,9 @@ impl Networks {
         attached.inspect_err(|_| self.free.push(id))?;
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
-        let limit = settings.rate.as_ref().filter(|_| is_tap).and_then(nic::limit);
-        let receive_limit = settings.receive_rate.as_ref().and_then(nic::limit);
+        let limit = |rate: Option<&config::RateLimit>| nic::limit(rate?, self.are_spent());
+        let (limit, receive_limit) =
+            (limit(settings.rate.as_ref().filter(|_| is_tap)), limit(settings.receive_rate.as_ref()));
         let spec = PortSpec { name, socket, limit, receive_limit, tenant: owner };
         let counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });

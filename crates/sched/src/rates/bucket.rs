@@ -23,6 +23,11 @@ impl TokenBucket {
         TokenBucket { rate: rate.max(1), burst, tokens: burst as i64, fraction: 0, last: now }
     }
 
+    /// An empty one, for what may have given its burst just before.
+    pub fn empty(rate: u64, burst: u64, now: Nanos) -> TokenBucket {
+        TokenBucket { tokens: 0, ..TokenBucket::new(rate, burst, now) }
+    }
+
     /// Tokens that are there at `now`; 0 where there is a debt.
     pub fn available(&mut self, now: Nanos) -> u64 {
         let passed = now.since(self.last);
@@ -71,6 +76,14 @@ mod tests {
         assert_eq!(bucket.next(Nanos(0)), Nanos::MILLI);
         assert_eq!(bucket.available(Nanos::MILLI), 1);
         assert_eq!(bucket.available(Nanos::SECOND), 10);
+    }
+
+    #[test]
+    fn an_empty_bucket_gives_its_rate_and_no_burst() {
+        let mut bucket = TokenBucket::empty(1_000, 10, Nanos::SECOND);
+        assert_eq!(bucket.available(Nanos::SECOND), 0);
+        assert_eq!(bucket.available(Nanos::SECOND + Nanos::MILLI), 1);
+        assert_eq!(bucket.available(Nanos(3 * Nanos::SECOND.0)), 10);
     }
 
     #[test]

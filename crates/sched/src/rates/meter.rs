@@ -119,6 +119,12 @@ impl Meter {
         Meter { algorithm, measure, committed, second, last: now }
     }
 
+    /// The same with empty buckets, for what may have given its bursts just before.
+    pub fn emptied(mut self) -> Meter {
+        (self.committed.tokens, self.second.tokens) = (0, 0);
+        self
+    }
+
     /// The colour of a packet of `bytes` bytes that comes at `now` with the colour `before`. A clock that goes back
     /// earns nothing.
     #[inline]

@@ -15,8 +15,8 @@ pub use network::{ecmp_table, lookup_table, nat_table, network_table};
 pub use steering::steering_table;
 
 use softdpu_api::status::{
-    DeviceStatus, IsolationStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, UpgradeStage, UpgradeStatus,
-    VolumeStatus, elapsed,
+    DeviceStatus, IsolationStatus, NodeStatus, QueueStatus, TakenOverStatus, TenantOnCore, TenantStatus, UpgradeStage,
+    UpgradeStatus, VolumeStatus, elapsed,
 };
 use softdpu_plot::Table;
 use softdpu_site::Bytes;
@@ -105,6 +105,7 @@ fn node(status: &NodeStatus) -> String {
     lines.extend(
         plane.upgrade.as_ref().map(|upgrade| format!("  {}", one_line(&self::upgrade(upgrade, "switched in")))),
     );
+    lines.extend(status.taken_over.as_ref().map(taken_over));
     lines.extend(status.isolation.as_ref().and_then(isolation));
     lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
 }
@@ -131,6 +132,22 @@ fn upgrade(upgrade: &UpgradeStatus, switched: &str) -> String {
     text +=
         &upgrade.first_completion_us.map(|us| format!(", first completion after {}", millis(us))).unwrap_or_default();
     text + &upgrade.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}
+
+/// What goes on from the data planes before.
+fn taken_over(status: &TakenOverStatus) -> String {
+    let TakenOverStatus { connections, translations, left, unread, done } = status;
+    let mut text = format!("  taken over: {connections} connections, {translations} translations");
+    if *left > 0 {
+        text += &format!(", {left} not");
+    }
+    if *unread > 0 {
+        text += &format!(", {unread} files not read");
+    }
+    if !done {
+        text += ", more to come";
+    }
+    text
 }
 
 /// What there is to say of the walls around the data plane: nothing where all stand and nothing ran against them.

@@ -269,11 +269,14 @@ fn colours_of_meters_are_shown_and_exported() {
         text.contains("CONNECTIONS  ROOM FOR  OPENED  ENDED  PACKETS REFUSED\n          2       100       9"),
         "{text}"
     );
+    assert!(text.contains("taken over: 2 connections, 1 translations, 4 not, 1 files not read\n"), "{text}");
     let metrics = prometheus(&sample());
     for line in [
         "softdpu_meter_packets_total{meter=\"device vm1\",colour=\"green\"} 3\n",
         "softdpu_meter_bytes_total{meter=\"device vm1\",colour=\"green\"} 300\n",
         "softdpu_connections 2\n",
+        "softdpu_taken_over_connections 2\n",
+        "softdpu_taken_over_translations 1\n",
     ] {
         assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
     }

@@ -28,6 +28,7 @@ pub(crate) use rewrite::{Layout, Rewrite};
 pub use rules::check;
 use shared::{Block, Shared};
 
+use crate::kept::{Keeper, TRANSLATION};
 use crate::packet::parse::protocol;
 use crate::policy::conntrack::Key;
 use crate::spec::{NatProtocol, NatSpec};
@@ -129,7 +130,7 @@ fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
 
 impl Nat {
     /// Of rules that were [checked](check). Bindings of the same exit go on, as far as the rules are the same for them.
-    pub fn new(spec: &NatSpec, before: Option<&Nat>) -> Nat {
+    pub fn new(spec: &NatSpec, before: Option<&Nat>, keeper: Option<&Arc<Keeper>>) -> Nat {
         let mut addresses = HashMap::new();
         for (rule, shared) in spec.shared.iter().enumerate() {
             addresses.extend(shared.addresses.iter().enumerate().map(|(at, address)| (*address, (rule, at))));
@@ -148,7 +149,13 @@ impl Nat {
             addresses,
             forwarding: spec.forwards.iter().map(|one| one.outside.0).collect(),
             forwarded: spec.forwards.iter().map(|one| one.inside.0).collect(),
-            bindings: before.map(|before| Arc::clone(&before.bindings)).unwrap_or_default(),
+            bindings: match before {
+                Some(before) => Arc::clone(&before.bindings),
+                None => {
+                    let exit = softdpu_kept::name(format!("{} {}", spec.exit, spec.network).as_bytes());
+                    Arc::new(Bindings::new(exit, keeper.cloned()))
+                }
+            },
         }
     }
 
@@ -167,6 +174,16 @@ impl Nat {
     /// How many connections have ports of shared addresses. Those that are over count until their guest opens others.
     pub fn translations(&self) -> usize {
         self.bindings.len()
+    }
+
+    /// Takes up what a process before this one has left of the guest that a record is of, where it is of this exit.
+    pub fn take_over(&self, record: &[u64; TRANSLATION.0]) -> bool {
+        let inside = Bindings::inside_of(record);
+        match self.block(inside).filter(|_| record[0] == self.bindings.exit()) {
+            Some(block) => self.bindings.take_over(inside, &block),
+            None => return false,
+        }
+        true
     }
 
     /// How many packets found no port of their guest's, of this and of earlier rules.
@@ -261,7 +278,7 @@ impl Nat {
         let (rule, at) = *self.addresses.get(&outside)?;
         let inside = self.shared[rule].inside(at, key.destination_port)?;
         let flow = Flow { protocol: key.protocol, port: key.destination_port, remote, remote_port: key.source_port };
-        let port = self.bindings.inward(inside, outside, &flow)?;
+        let port = self.bindings.inward(inside, &self.block(inside)?, outside, &flow)?;
         Some(End { address: inside.into(), port: Some(port), is_bound: true })
     }
 }

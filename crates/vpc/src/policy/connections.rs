@@ -20,6 +20,9 @@
 //! first packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either
 //! way.
 //!
+//! **Processes.** Each connection is written to memory that the processes to come read, and one that a process before
+//! this one has left is taken up by the first packet that is of it (`keeping`).
+//!
 //! **Room.** Half of each shard is in equal shares of the networks, which they have in any case; the rest is for
 //! whichever comes first. A network that has less than its share in a full shard takes the place of a connection of one
 //! that has more: a half-open or closed one if there is any. As a hash spreads connections, a network's share of the
@@ -28,14 +31,16 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::keeping::Written;
 use super::conntrack::{
     Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Key, Look, Peek, Refused, Stats,
     Subject, TcpState, Timeouts, Tracked, Zone, ZoneStats,
 };
 use super::group::{Admission, EndpointGroups, RuleDirection, SecurityGroupId};
 use super::tuple::Tuple;
+use crate::kept::Keeper;
 use crate::stamp::Stamp;
 use crate::verdict::DropReason;
 
@@ -68,6 +73,8 @@ pub(crate) struct Connections {
     seed: [u64; 2],
     /// By name of the network.
     zones: Mutex<HashMap<String, Zone>>,
+    /// For the processes to come, and from those before.
+    keeper: Option<Arc<Keeper>>,
 }
 
 /// Connections with the same hash. The lock of one is in no cache line of another's.
@@ -89,6 +96,8 @@ struct Table {
     admitted: Vec<[Stamp; 2]>,
     /// Empty between questions, kept for its room.
     ended: Vec<Ended>,
+    /// By slot: where connections are written.
+    written: Written,
 }
 
 /// One end of a packet's path, as the rules see it.
@@ -240,7 +249,12 @@ impl Shard {
             // Most segments are carried by flows, and not shown.
             any_reset: true,
         };
-        let table = Table { tracker: Conntrack::new(config), admitted: Vec::with_capacity(size), ended: Vec::new() };
+        let table = Table {
+            tracker: Conntrack::new(config),
+            admitted: Vec::with_capacity(size),
+            ended: Vec::new(),
+            written: Written::default(),
+        };
         Shard {
             first,
             table: Mutex::new(table),
@@ -273,8 +287,9 @@ impl Table {
 }
 
 impl Connections {
-    /// Room for at least so many connections. Each takes some 230 bytes when it is there first, and 8 at once.
-    pub fn new(capacity: u32) -> Connections {
+    /// Room for at least so many connections. Each takes some 230 bytes when it is there first, and 8 at once; the
+    /// keeper's memory comes on top.
+    pub fn new(capacity: u32, keeper: Option<Arc<Keeper>>) -> Connections {
         let capacity = capacity.max(1) as usize;
         let shards = (capacity / SHARD).clamp(1, SHARDS);
         // Half as many where that is no power of two.
@@ -286,6 +301,7 @@ impl Connections {
             size,
             seed: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
             zones: Mutex::new(HashMap::new()),
+            keeper,
         }
     }
 
@@ -320,9 +336,11 @@ impl Connections {
         let share = (self.size / 2 / names.len().max(1)).max(1) as u32;
         let mut shares = vec![0; zones.iter().max().map_or(0, |most| most.index() + 1)];
         zones.iter().for_each(|zone| shares[zone.index()] = share);
+        let names = keeping::names(&known);
         for shard in &self.shards {
-            let tracker = &mut shard.table().tracker;
+            let Table { tracker, written, .. } = &mut *shard.table();
             tracker.set_shares(&shares);
+            written.set_names(&names);
             new.iter().for_each(|zone| tracker.begin_zone(*zone));
         }
         zones
@@ -362,6 +380,7 @@ impl Connections {
         let shard = self.shard(&segment.key);
         let mut guard = shard.table();
         let table = &mut *guard;
+        self.take_up(shard, table, &segment.key, now);
         table.tracker.age(now, AGING, &mut table.ended);
         let found = match table.tracker.look(segment, now, &mut table.ended) {
             Ok(Look::Tracked(tracked)) => {
@@ -381,7 +400,10 @@ impl Connections {
             }
             Err(why) => Err(refused(why)),
         };
-        let answer = found.map(|tracked| self.gate(shard, &table.tracker, tracked, segment.content, now));
+        let answer = found.map(|tracked| {
+            self.write(table, tracked.connection);
+            self.gate(shard, &table.tracker, tracked, segment.content, now)
+        });
         self.close_ended(shard, table);
         answer
     }
@@ -394,7 +416,9 @@ impl Connections {
         note: &mut impl FnMut(Note),
     ) -> Result<Passage, DropReason> {
         match &question.subject {
-            Subject::Error(quoted) => question.goes_alone(Some(&self.shard(quoted).table()), is_current, note),
+            Subject::Error(quoted) => {
+                question.goes_alone(Some(&self.table_with(quoted, question.now)), is_current, note)
+            }
             Subject::Segment(_) | Subject::Untracked => question.goes_alone(None, is_current, note),
         }
     }
@@ -414,7 +438,7 @@ impl Connections {
             return self.ask_alone(question, is_current, &mut note);
         };
         let shard = self.shard(&segment.key);
-        let table = shard.table();
+        let table = self.table_with(&segment.key, question.now);
         let (tracked, state) = match table.tracker.peek(segment, question.now).map_err(refused)? {
             Peek::Tracked(tracked, state) => {
                 question.goes_on(&tracked, &table.admitted[tracked.connection.index()], &mut note)?;
@@ -433,7 +457,7 @@ impl Connections {
 
     /// Whether there is a connection at `now`, nanoseconds, that packets with `key` are of.
     pub fn has(&self, key: &Key, now: u64) -> bool {
-        self.shard(key).table().tracker.related(key, now).is_some()
+        self.table_with(key, now).tracker.related(key, now).is_some()
     }
 
     /// Opens or closes the gate for flows of a connection.
@@ -447,8 +471,12 @@ impl Connections {
     }
 
     fn close_ended(&self, shard: &Shard, table: &mut Table) {
-        for ended in table.ended.drain(..) {
+        let Table { tracker, ended, written, .. } = table;
+        for ended in ended.drain(..) {
             self.gates[shard.of_node(ended.connection).index()].store(0, Ordering::Relaxed);
+            if let Some(keeper) = &self.keeper {
+                written.end(keeper, tracker, ended.connection);
+            }
         }
     }
 
@@ -533,5 +561,6 @@ fn refused(why: Refused) -> DropReason {
     }
 }
 
+mod keeping;
 #[cfg(test)]
 mod tests;

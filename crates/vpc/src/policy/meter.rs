@@ -84,9 +84,9 @@ impl Count {
 }
 
 impl NodeMeter {
-    /// A meter with full buckets; it goes on counting where one of its name was `before`, and metering where that
-    /// was the same.
-    pub fn new(spec: &MeterSpec, before: Option<&Arc<NodeMeter>>) -> Arc<NodeMeter> {
+    /// A meter with full buckets, or with buckets that were empty at `empty_at`, nanoseconds; it goes on counting where
+    /// one of its name was `before`, and metering where that was the same.
+    pub fn new(spec: &MeterSpec, before: Option<&Arc<NodeMeter>>, empty_at: Option<u64>) -> Arc<NodeMeter> {
         if let Some(same) = before.filter(|before| before.spec == *spec) {
             return Arc::clone(same);
         }
@@ -95,7 +95,10 @@ impl NodeMeter {
             MeterAlgorithm::Rfc2698 => Meter::rfc2698,
             MeterAlgorithm::Rfc4115 => Meter::rfc4115,
         };
-        let meter = make(committed, second, measure, Nanos(0));
+        let meter = match empty_at {
+            None => make(committed, second, measure, Nanos(0)),
+            Some(at) => make(committed, second, measure, Nanos(at)).emptied(),
+        };
         let counts = before.map(|before| Arc::clone(&before.counts)).unwrap_or_default();
         Arc::new(NodeMeter {
             spec: spec.clone(),

@@ -16,6 +16,7 @@ use super::routing::RoutingBuilder;
 use super::{Attachment, Egress, Endpoint, FibEntry, Hop, MeteredPort, Network, Prefixes, Tables, Target, Tunnel};
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
+use crate::kept::Keeper;
 use crate::nat::Nat;
 use crate::packet::Mac;
 use crate::policy::meter::MeterIds;
@@ -190,7 +191,7 @@ impl<'a> Builder<'a> {
 
     fn meter(&mut self, spec: &'a MeterSpec) -> Result<(), Problem> {
         let before = self.previous.and_then(|tables| tables.meter_called(&spec.name));
-        match self.meters.insert(&spec.name, NodeMeter::new(spec, before)) {
+        match self.meters.insert(&spec.name, NodeMeter::new(spec, before, self.spec.meters_empty_at)) {
             None => Ok(()),
             Some(_) => Err(Problem::MeterTaken),
         }
@@ -259,6 +260,10 @@ impl<'a> Builder<'a> {
             subnets: spec.subnets.iter().map(|subnet| subnet.prefix).collect(),
         });
         self.policies.network(id, spec, &mut self.objects)
+    }
+
+    pub(super) fn keeper(&self) -> Option<&'a Arc<Keeper>> {
+        self.spec.keeping.0.as_ref()
     }
 
     pub(super) fn nat_specs(&self) -> &'a [NatSpec] {
@@ -602,7 +607,7 @@ impl<'a> Builder<'a> {
         let names: Vec<&str> =
             tracked.iter().map(|network| self.spec.networks[network.index()].name.as_str()).collect();
         let metered_ports = self.metered_ports();
-        let (policies, zones) = self.policies.finish(&names, self.previous, self.spec.connections.0);
+        let (policies, zones) = self.policies.finish(&names, self.previous, self.spec);
         for (network, zone) in tracked.iter().zip(zones) {
             self.networks[network.index()].zone = Some(zone);
         }
@@ -634,6 +639,7 @@ impl<'a> Builder<'a> {
             loaded_networks: self.loaded_networks.into(),
             loaded_groups: self.loaded_groups.into(),
             nats: self.nats.into(),
+            keeping: self.spec.keeping.clone(),
             keeps_flows: !self.spec.without_flows,
             is_loading: self.spec.is_loading,
         })

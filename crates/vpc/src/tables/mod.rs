@@ -18,6 +18,7 @@ mod check;
 mod ecmp;
 mod error;
 mod fib;
+mod keeping;
 mod loaded;
 mod names;
 mod nat;
@@ -53,6 +54,7 @@ pub(crate) use tunnel::Tunnel;
 
 use crate::exact::{ExactKey, ExactTable};
 use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId, Vni};
+use crate::kept::Keeping;
 use crate::nat::Nat;
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
@@ -126,6 +128,7 @@ pub struct Tables {
     loaded_groups: Box<[Target]>,
     /// What is translated at exits, by their numbers.
     nats: Box<[Arc<Nat>]>,
+    keeping: Keeping,
     /// Flows are kept.
     keeps_flows: bool,
     /// Entries are being loaded: an unknown address may be known in a moment.
@@ -439,7 +442,7 @@ impl Tables {
     /// How many connections there are of endpoints in groups, and what was counted; None where there are no such
     /// endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
-        self.connections().map(Connections::stats)
+        self.connections().filter(|_| self.has_zones()).map(Connections::stats)
     }
 
     /// How often a core took a lock that cores share, for a connection or a meter. For tests of what packets do without
@@ -458,7 +461,12 @@ impl Tables {
 
     /// How many connections there can be; 0 where there are no endpoints in groups.
     pub fn connection_capacity(&self) -> usize {
-        self.connections().map_or(0, Connections::capacity)
+        self.connections().filter(|_| self.has_zones()).map_or(0, Connections::capacity)
+    }
+
+    /// Whether any network has connections.
+    fn has_zones(&self) -> bool {
+        self.networks.iter().any(|network| network.zone.is_some())
     }
 
     /// The connections of endpoints in groups.

@@ -42,7 +42,7 @@ impl<'a> Builder<'a> {
         nat::check(spec, &subnets).map_err(Problem::Nat)?;
         let is_same = |nat: &&Arc<Nat>| *nat.network == *spec.network && nat.exit == spec.exit;
         let before = previous.and_then(|tables| tables.nats.iter().find(is_same));
-        self.nats.push(Arc::new(Nat::new(spec, before.map(|nat| &**nat))));
+        self.nats.push(Arc::new(Nat::new(spec, before.map(|nat| &**nat), self.keeper())));
         NatId::new(self.nats.len() - 1).ok_or(Problem::TooManyExits)
     }
 }

@@ -15,7 +15,7 @@ use crate::policy::acl::{Acl, AclSpec};
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
 use crate::policy::group::{EndpointGroups, GroupRule, GroupSpec, Peer, SecurityGroupId};
-use crate::spec::{EndpointSpec, NetworkSpec, Place, RulePeer, SecurityGroupSpec, SecurityRule};
+use crate::spec::{EndpointSpec, NetworkSpec, Place, RulePeer, SecurityGroupSpec, SecurityRule, Spec};
 use crate::stamp::Stamp;
 
 /// Compiled policies, by the versions of what they were compiled from.
@@ -134,12 +134,13 @@ impl<'a> PolicyBuilder<'a> {
     }
 
     /// All policies, and the zones that `networks`, those with endpoints in groups, have for their connections.
-    pub fn finish(mut self, networks: &[&str], previous: Option<&Tables>, capacity: u32) -> (Policies, Vec<Zone>) {
-        if networks.is_empty() {
+    pub fn finish(mut self, networks: &[&str], previous: Option<&Tables>, spec: &Spec) -> (Policies, Vec<Zone>) {
+        let before = previous.and_then(|tables| tables.policies.connections.clone());
+        if networks.is_empty() && before.is_none() {
             return (self.policies, Vec::new());
         }
-        let before = previous.and_then(|tables| tables.policies.connections.clone());
-        let connections = before.unwrap_or_else(|| Arc::new(Connections::new(capacity)));
+        let connections =
+            before.unwrap_or_else(|| Arc::new(Connections::new(spec.connections.0, spec.keeping.0.clone())));
         let zones = connections.set_networks(networks);
         self.policies.connections = Some(connections);
         (self.policies, zones)

@@ -214,10 +214,13 @@ mod tests {
     const RATE: Rate = Rate { rate: 1_250_000_000, burst: 16 << 20 };
     const SECOND: u64 = 1_000_000_000;
 
-    fn tables() -> Tables {
+    fn meter() -> MeterSpec {
         let (name, algorithm, measure) = ("tenant".to_owned(), MeterAlgorithm::Rfc2698, Measure::Bytes);
-        let meter = MeterSpec { name, algorithm, measure, committed: RATE, second: RATE };
-        Tables::build(&Spec { meters: vec![meter], ..Spec::default() }, None).expect("a good spec")
+        MeterSpec { name, algorithm, measure, committed: RATE, second: RATE }
+    }
+
+    fn tables() -> Tables {
+        Tables::build(&Spec { meters: vec![meter()], ..Spec::default() }, None).expect("a good spec")
     }
 
     fn core(tables: &Tables) -> CoreMeters {
@@ -254,6 +257,19 @@ mod tests {
         cores.iter_mut().for_each(|core| core.rest(&tables));
         let [green, ..] = tables.meters()[0].counts();
         assert_eq!(green, MeterCount { packets: 6_400_000, bytes: 64 * 6_400_000 }, "all are counted");
+    }
+
+    #[test]
+    fn a_meter_that_may_have_given_its_burst_gives_its_rate() {
+        let spec = Spec { meters: vec![meter()], meters_empty_at: Some(SECOND), ..Spec::default() };
+        let tables = Tables::build(&spec, None).expect("a good spec");
+        let mut core = core(&tables);
+        assert_eq!(burst(&mut core, &tables, SECOND, 1_500), 0);
+        // 48,000 bytes take 38.4 µs.
+        assert_eq!(burst(&mut core, &tables, SECOND + 40_000, 1_500), 32);
+        assert_eq!(burst(&mut core, &tables, SECOND + 40_000, 1_500), 1);
+        let again = tables.rebuild(&spec, None).expect("a good spec");
+        assert_eq!(burst(&mut core, &again, SECOND + 80_000, 1_500), 32, "it goes on as it was");
     }
 
     #[test]

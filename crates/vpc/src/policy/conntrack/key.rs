@@ -135,6 +135,39 @@ impl Pair {
     pub fn zone(&self) -> Zone {
         self.zone
     }
+
+    /// Its ends as words, without its zone, which has another number in another process.
+    pub fn to_words(self) -> [u64; 5] {
+        let halves = |bits: u128| [bits as u64, (bits >> 64) as u64];
+        let ([low, low_high], [high, high_high]) = (halves(self.low), halves(self.high));
+        let ports = u64::from(self.low_port) << 48 | u64::from(self.high_port) << 32;
+        [low, low_high, high, high_high, ports | u64::from(self.protocol) << 8 | u64::from(self.is_ipv6)]
+    }
+
+    /// What [`to_words`](Self::to_words) was of; None of other words.
+    pub fn from_words([low, low_high, high, high_high, rest]: [u64; 5], zone: Zone) -> Option<Pair> {
+        let whole = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
+        let pair = Pair {
+            low: whole(low, low_high),
+            high: whole(high, high_high),
+            low_port: (rest >> 48) as u16,
+            high_port: (rest >> 32) as u16,
+            protocol: (rest >> 8) as u8,
+            is_ipv6: rest & 1 == 1,
+            zone,
+        };
+        // Addresses of its family, and the lower end first.
+        (pair.key(true).pair() == (pair, true) && pair.to_words()[4] == rest).then_some(pair)
+    }
+
+    pub fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    /// Its hash whatever the zone's number is, keyed by `seed` and by the name of the zone.
+    pub fn hash_in(&self, zone_name: u64, [first, second]: [u64; 2]) -> u64 {
+        Pair { zone: Zone::default(), ..*self }.hash([first ^ zone_name, second])
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 
 mod config;
 mod entry;
+mod kept;
 mod key;
 mod lists;
 mod peek;
@@ -41,6 +42,7 @@ use std::ops::Range;
 pub(crate) use config::ConnectionSlot;
 pub use config::{Config, ConnectionId, Ended, Look, Opening, Stats, Tracked, ZoneStats};
 use entry::{Entry, Life, Standing};
+pub(crate) use kept::Heir;
 pub use key::{Direction, Key, Zone};
 use lists::Lists;
 pub use peek::Peek;
@@ -136,38 +138,20 @@ impl Conntrack {
             // Opened since it was looked for.
             return Ok(self.tracked(at, ascends));
         }
-        if self.chain(opening.bucket).count() >= MAX_CHAIN {
-            return Err(self.refuse_for_room(pair.zone(), Refused::TableFull));
-        }
-        self.make_room(pair.zone(), ended)?;
-        let at = match self.free.pop() {
-            Some(at) => at,
-            None if self.entries.len() < self.capacity => self.entries.len() as u32,
-            None => return Err(self.refuse_for_room(pair.zone(), Refused::TableFull)),
-        };
-        let life = opening.life;
-        let before = self.entries.get(at as usize).map_or(0, |entry| entry.generation);
-        let mut entry = Entry {
+        let entry = Entry {
             pair,
-            generation: before.wrapping_add(1),
+            generation: 0,
             bucket: opening.bucket,
             ascends,
             answered: false,
             ended: false,
             standing: None,
-            life,
+            life: opening.life,
             deadline: 0,
         };
-        entry.deadline = now.saturating_add(entry.timeout(&self.config.timeouts));
-        match self.entries.get_mut(at as usize) {
-            Some(old) => *old = entry,
-            None => self.entries.push(entry),
-        }
-        self.wheel.insert(at, entry.deadline);
-        self.index.push(opening.bucket as usize, at);
-        self.zones[pair.zone().index()].known += 1;
+        let entry = Entry { deadline: now.saturating_add(entry.timeout(&self.config.timeouts)), ..entry };
+        let at = self.insert(entry, Some(Standing::HalfOpen), ended)?;
         self.stats.opened += 1;
-        self.stand(at, Some(Standing::HalfOpen));
         Ok(self.tracked(at, ascends))
     }
 

@@ -1,13 +1,13 @@
 //! The table's entries: found, moved between its lists, taken out. Whatever is in the table is in the index and in the
 //! wheel.
 
-use super::Conntrack;
 use super::config::{ConnectionId, Ended, Tracked};
 use super::entry::{Entry, Life, Standing};
 use super::key::{Direction, Pair, Zone};
 use super::reason::{End, Refused};
 use super::subject::{Content, Segment};
 use super::tcp::{Step, TcpState};
+use super::{Conntrack, MAX_CHAIN};
 
 impl Conntrack {
     #[inline]
@@ -76,6 +76,36 @@ impl Conntrack {
             self.announce(at, if reset { End::Reset } else { End::Closed }, ended);
         }
         Ok(Some(self.tracked(at, ascends)))
+    }
+
+    /// Puts a connection in that is not there, whatever its generation.
+    pub(super) fn insert(
+        &mut self,
+        mut entry: Entry,
+        standing: Option<Standing>,
+        ended: &mut Vec<Ended>,
+    ) -> Result<u32, Refused> {
+        let zone = entry.pair.zone();
+        if self.chain(entry.bucket).count() >= MAX_CHAIN {
+            return Err(self.refuse_for_room(zone, Refused::TableFull));
+        }
+        self.make_room(zone, ended)?;
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.entries.len() < self.capacity => self.entries.len() as u32,
+            None => return Err(self.refuse_for_room(zone, Refused::TableFull)),
+        };
+        let before = self.entries.get(at as usize).map_or(0, |entry| entry.generation);
+        entry.generation = before.wrapping_add(1);
+        match self.entries.get_mut(at as usize) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
+        }
+        self.wheel.insert(at, entry.deadline);
+        self.index.push(entry.bucket as usize, at);
+        self.zones[zone.index()].known += 1;
+        self.stand(at, standing);
+        Ok(at)
     }
 
     /// Room for one more connection of `zone`.

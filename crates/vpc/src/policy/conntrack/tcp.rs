@@ -72,14 +72,14 @@ pub enum Step {
     Reopen,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     pub state: TcpState,
     sides: [Side; 2],
 }
 
 /// What is known of one side.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Side {
     /// It has sent something: `first` and `end` mean something.
     seen: bool,
@@ -278,6 +278,74 @@ impl Tcp {
     }
 }
 
+impl TcpState {
+    const ALL: [TcpState; 7] = [
+        TcpState::SynSent,
+        TcpState::SynReceived,
+        TcpState::Established,
+        TcpState::FinWait,
+        TcpState::LastAck,
+        TcpState::TimeWait,
+        TcpState::Closed,
+    ];
+}
+
+impl Tcp {
+    /// A connection of which nothing is known but that it was there.
+    pub fn unknown() -> Tcp {
+        Tcp { state: TcpState::Established, sides: [Side::default(); 2] }
+    }
+
+    /// All that is known, as words.
+    pub fn to_words(self) -> [u64; 7] {
+        let [[a, b, c], [d, e, f]] = self.sides.map(Side::to_words);
+        [self.state as u64, a, b, c, d, e, f]
+    }
+
+    /// What [`to_words`](Self::to_words) was of; None of other words.
+    pub fn from_words([state, a, b, c, d, e, f]: [u64; 7]) -> Option<Tcp> {
+        let state = *TcpState::ALL.get(usize::try_from(state).ok()?)?;
+        Some(Tcp { state, sides: [Side::from_words([a, b, c])?, Side::from_words([d, e, f])?] })
+    }
+}
+
+impl Side {
+    /// It was seen, it acknowledged, its FIN was, that was acknowledged, its windows are shifted.
+    const FLAGS: [u64; 5] = [1, 2, 4, 8, 16];
+
+    fn to_words(self) -> [u64; 3] {
+        let [seen, acked, fin, fin_acked, scaled] = Side::FLAGS;
+        let flags = [
+            (self.seen, seen),
+            (self.acked, acked),
+            (self.fin.is_some(), fin),
+            (self.fin_acked, fin_acked),
+            (self.scale.is_some(), scaled),
+        ];
+        let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
+        let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let scale = u64::from(self.scale.unwrap_or_default()) << 8;
+        [both(self.first, self.end), both(self.ack, self.window), both(self.fin.unwrap_or_default(), 0) | scale | flags]
+    }
+
+    fn from_words([one, two, three]: [u64; 3]) -> Option<Side> {
+        let [seen, acked, fin, fin_acked, scaled] = Side::FLAGS.map(|flag| three & flag != 0);
+        let scale = (three >> 8) as u8;
+        let side = Side {
+            seen,
+            acked,
+            first: (one >> 32) as u32,
+            end: one as u32,
+            ack: (two >> 32) as u32,
+            window: two as u32,
+            scale: scaled.then_some(scale),
+            fin: fin.then_some((three >> 32) as u32),
+            fin_acked,
+        };
+        (scale <= MOST_SCALE && side.to_words() == [one, two, three]).then_some(side)
+    }
+}
+
 impl Side {
     /// Its SYN.
     fn begin(&mut self, header: &TcpHeader) {
@@ -304,5 +372,51 @@ impl Side {
     /// Whether a segment acknowledges the SYN, and nothing that was not sent.
     fn is_answered_by(&self, header: &TcpHeader) -> bool {
         self.seen && !behind(self.first, header.acknowledgement) && !behind(header.acknowledgement, self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn words_are_of_one_connection_or_none(
+            state in 0_u64..9, one in any::<[u64; 3]>(), other in any::<[u64; 3]>(), plain in any::<bool>(),
+        ) {
+            let mask = |[a, b, c]: [u64; 3]| [a, b, if plain { c & 0xffff_ffff_0000_0f1f } else { c }];
+            let ([a, b, c], [d, e, f]) = (mask(one), mask(other));
+            let words = [state, a, b, c, d, e, f];
+            if let Some(tcp) = Tcp::from_words(words) {
+                prop_assert_eq!(tcp.to_words(), words);
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_comes_back_from_its_words() {
+        let header = |flags, sequence, acknowledgement| TcpHeader {
+            flags,
+            sequence,
+            acknowledgement,
+            window: 9,
+            len: 0,
+            scale: (flags & SYN != 0).then_some(7),
+        };
+        let mut tcp = Tcp::open(&header(SYN, 100, 0), false).unwrap();
+        let steps = [
+            (Direction::Reply, header(SYN | ACK, 500, 101)),
+            (Direction::Original, header(ACK, 101, 501)),
+            (Direction::Reply, header(FIN | ACK, 501, 101)),
+            (Direction::Original, header(FIN | ACK, 101, 502)),
+            (Direction::Reply, header(ACK, 502, 102)),
+        ];
+        for (direction, header) in steps {
+            assert_eq!(Tcp::from_words(tcp.to_words()), Some(tcp));
+            tcp.step(direction, &header, true).unwrap();
+        }
+        assert_eq!(Tcp::from_words(tcp.to_words()).map(|tcp| tcp.state), Some(TcpState::TimeWait));
     }
 }
