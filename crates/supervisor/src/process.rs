@@ -346,6 +346,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its pidfd")]
     fn a_process_that_the_kernel_killed_for_want_of_memory_was_not_killed_from_outside() {
         let counter = tempfile::NamedTempFile::new().unwrap();
         let exit_after = |before: (u64, u64), after: (u64, u64)| {
@@ -366,6 +367,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its pidfd")]
     fn a_process_that_lives_does_not_hang_and_one_that_was_killed_is_reaped() {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let counter = tempfile::NamedTempFile::new().unwrap();

@@ -53,6 +53,7 @@ pub fn sample() -> NodeStatus {
             first_completion_after_restart_us: Some(20_000),
             upgrade: None,
         },
+        supervisor_upgrade: None,
         cores: vec![CoreStatus {
             cpu: 1,
             state: CoreState::Sleeping,
