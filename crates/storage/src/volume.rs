@@ -253,9 +253,9 @@ impl Volume {
         }
     }
 
-    /// Has all that was written put where another host finds it, and lets go of what is cached here and may be old when
-    /// this process has the volume again: before a [`release`](Self::release) for another host. May block for as long as
-    /// a file system or server takes.
+    /// Has all that was written put where another host finds it, and lets go of what is cached here and may be old
+    /// when this process has the volume again: before a [`release`](Self::release) for another host. May block for as
+    /// long as a file system or server takes.
     ///
     /// # Errors
     /// When something that was written cannot be put there.

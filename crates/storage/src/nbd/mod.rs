@@ -227,8 +227,8 @@ impl NbdBacking {
         Ok(Activation::Busy { why })
     }
 
-    /// Has the server put what it has answered on stable storage. A flush on a connection of our own need not cover what
-    /// was written on another, and a server may refuse one more, so it goes on one that the cores use.
+    /// Has the server put what it has answered on stable storage. A flush on a connection of our own need not cover
+    /// what was written on another, and a server may refuse one more, so it goes on one that the cores use.
     pub(crate) fn settle(&self) -> Result<(), VolumeError> {
         if self.read_only || !self.export.can(wire::SEND_FLUSH) || self.cache.is_clean() {
             return Ok(());
