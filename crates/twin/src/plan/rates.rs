@@ -53,8 +53,8 @@ const DPU_LIMITS: [(Metric, f64); 5] = [
     (Metric::Requests, 0.5e6),
 ];
 
-/// What stands for a metric in the results of `softdpu bench --json`, the first that is there: bench, case, metric. Each
-/// is of one data-plane core.
+/// What stands for a metric in the results of `softdpu bench --json`, the first that is there: bench, case, metric.
+/// Each is of one data-plane core.
 const MEASURED: [(Metric, [&str; 3]); 5] = [
     (Metric::Packets, ["net", "guest-guest 64 split polling", "frames"]),
     (Metric::Packets, ["net", "guest-guest 64 packed polling", "frames"]),
