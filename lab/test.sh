@@ -65,6 +65,10 @@ for part in "${@:-unit}"; do
             run "$CARGO" build --release --locked -p softdpu
             # The program under test is optimised as for its users; the tests beside it need not be, and take a quarter of the
             # time to build.
+            # A program with other formats of the supervisor's state, for upgrades from one release to another and back.
+            run "$CARGO" build --locked -p softdpu --features next-release
+            export SOFTDPU_NEXT_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/softdpu-next
+            cp -f "${SOFTDPU_NEXT_BIN%-next}" "$SOFTDPU_NEXT_BIN"
             run "$CARGO" build --locked -p softdpu-tests --bin suite
             run "$CARGO" test -p softdpu-tests --locked --no-run
             # "  Executable tests/network.rs (target/debug/deps/network-0a1b2c)"
