@@ -15,7 +15,7 @@ use crate::output;
 const WIDTH: usize = 100;
 
 /// Points of a line of a plot.
-const POINTS: u32 = 200;
+const POINTS: u32 = 24;
 
 /// `softdpu plan`
 #[derive(Debug, Args)]
@@ -272,11 +272,9 @@ fn draw(plan: &Plan, rates: &Rates, prices: &Prices, path: &Path) -> Result<(), 
         for need in &service.needs {
             let break_even = need.break_even.filter(|at| at.is_finite()).unwrap_or(0.0);
             let end = 1.5 * need.wanted.max(break_even);
-            let (_, prefix) = scaled(end);
-            let scale = [("G", 1e9), ("M", 1e6), ("k", 1e3)]
-                .into_iter()
-                .find(|(name, _)| *name == prefix)
-                .map_or(1.0, |(_, scale)| scale);
+            // Two digits of an axis are left of the point.
+            let units = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
+            let (prefix, scale) = units.into_iter().find(|(_, unit)| end >= 10.0 * unit).unwrap_or(("", 1.0));
             let (mut cores, mut dpu) = (Vec::new(), Vec::new());
             for point in 0..=POINTS {
                 let amount = end * f64::from(point) / f64::from(POINTS);
