@@ -136,7 +136,7 @@ fn a_volume_in_a_file_goes_to_another_host_when_its_last_queue_has_stopped_and_c
 }
 
 #[test]
-fn who_comes_early_waits_and_status_says_for_what_and_a_move_that_is_cancelled_leaves_all_as_it_was() {
+fn a_front_end_that_comes_early_waits_and_status_says_for_what_and_a_move_that_is_cancelled_leaves_all_as_it_was() {
     run("hand-over-early", |lab| {
         let [mut a, b] = daemons(lab, &file(&lab.image("disk.img", 4 * MIB)?, ""))?;
         let (mut at_a, mut at_b) = (incoming(&a, Settings::SPLIT)?, incoming(&b, Settings::SPLIT)?);

@@ -128,7 +128,7 @@ fn pages_that_differ(lab: &Lab, source: &mut Vm, target: &mut Vm) -> Result<usiz
     Ok(differ)
 }
 
-/// A migration that is cancelled, and one whose target dies: the guest goes on where it is.
+/// A migration that is cancelled, and one with a target that dies: the guest goes on where it is.
 fn in_vain(lab: &Lab, vm: &mut Vm, target: &Daemon, echo: &mut Echo) -> Result<(), Failure> {
     for (name, end) in [("cancelled", "cancelled"), ("killed", "failed")] {
         let other = Vm::waiting(lab, name, devices(target)?, &[])?;

@@ -230,6 +230,35 @@ fn forward_and_back(lab: &Lab, next: &Path) -> Result<(), Failure> {
     daemon.stop()
 }
 
+/// A program that executes, and then cannot take up the state: the program before goes on in the same process.
+fn give_way(lab: &Lab, next: &Path) -> Result<(), Failure> {
+    let devices = devices();
+    let daemon = Daemon::start(lab.path(), &site(&devices))?;
+    let drivers = Drivers::start(&daemon, &devices, 1)?;
+    let program = lab.path().join("cannot-resume");
+    std::fs::copy(next, &program).context("a copy of the next release")?;
+    let (supervisor, data_plane, release) = (daemon.pid(), daemon.data_plane()?, daemon.status()?["version"].clone());
+    let error = match daemon.upgrade_by(&["--binary", &program.to_string_lossy()]) {
+        Ok(answer) => return Err(Failure::new(format!("it follows: {answer}"))),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains("could not take up the state"), "{error}");
+    drivers.go_on("a program that gave way")?;
+    assert_eq!((daemon.pid(), daemon.data_plane()?), (supervisor, data_plane));
+    assert_eq!(daemon.status()?["version"], release);
+    daemon.upgrade()?;
+    drivers.settle()?;
+    daemon.stop()
+}
+
+#[test]
+fn a_program_that_cannot_take_the_state_up_gives_way_to_the_one_before() {
+    match next() {
+        Some(next) => Lab::run("supervisor-gives-way", |lab| give_way(lab, &next)),
+        None => skip("a program that gives way", "SOFTDPU_NEXT_BIN names no softdpu with the feature next-release"),
+    }
+}
+
 #[test]
 fn releases_with_other_formats_of_the_state_follow_each_other_forward_and_back() {
     match next() {

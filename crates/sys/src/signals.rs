@@ -19,7 +19,7 @@ impl SignalFd {
     /// A number is no signal, or the process is out of file descriptors.
     pub fn block(signals: &[i32]) -> io::Result<SignalFd> {
         let set = set_of(signals)?;
-        // SAFETY: `set` is initialised; nobody wants the mask from before.
+        // SAFETY: `set` is initialised; the mask from before is not asked for.
         let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
         if blocked != 0 {
             return Err(io::Error::from_raw_os_error(blocked));
@@ -53,7 +53,7 @@ impl AsFd for SignalFd {
 /// Blocks none of the signals that the parent had blocked (a child inherits the mask): each has its usual effect.
 pub fn unblock_all() {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set; nobody wants the mask from before.
+    // SAFETY: `sigemptyset` initialises the set; the mask from before is not asked for.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());

@@ -10,7 +10,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Bytes of a line that the guest sends back: a few frames together with others, and more than a frame's head.
 const LINE: usize = 700;
 
-/// A TCP connection whose other end sends every line back.
+/// A TCP connection with an other end that sends every line back.
 pub struct Echo {
     client: Process,
     sent: usize,

@@ -154,7 +154,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-/// FNV-1a, 64 bits: nothing that is torn or cut short passes for whole. Nobody who could forge a state has to.
+/// FNV-1a, 64 bits: nothing that is torn or cut short passes for whole. It is no protection against a forged state.
 fn checksum(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().copied().flatten();
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -158,7 +158,7 @@ impl ServicePlan {
 pub struct Plan {
     /// Each service that anything is asked of.
     pub services: Vec<ServicePlan>,
-    /// The control plane, whose price both services bear, half each.
+    /// The control plane. Each service bears half of its price.
     pub control: Resources,
     /// Its price.
     pub control_price: f64,
@@ -167,7 +167,7 @@ pub struct Plan {
 /// What `demand` takes at these rates, and costs at these prices.
 ///
 /// # Errors
-/// Something is asked for whose rate is not known.
+/// The rate of something that is asked for is not known.
 pub fn plan(demand: &Demand, rates: &Rates, prices: &Prices) -> Result<Plan, RatesError> {
     let control_price = prices.of(prices.control);
     let mut services = Vec::new();
