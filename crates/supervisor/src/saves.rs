@@ -1,5 +1,5 @@
-//! What is put on the disk of the state directory: on threads, since a disk may take seconds, or hang. The supervisor waits
-//! for none of it; what depends on a save waits for its [`Generation`].
+//! What is put on the disk of the state directory: on threads, since a disk may take seconds, or hang. The supervisor
+//! waits for none of it; what depends on a save waits for its [`Generation`].
 //!
 //! ```text
 //!  save ──▶ thread: desired.new written, synced, renamed ──▶ bell ──▶ collect ──▶ outcome of a generation
