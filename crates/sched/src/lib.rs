@@ -13,6 +13,8 @@
 //! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
+//! | [`threads`] | which thread of a host runs on which of its cores: FIFO, Shinjuku, multi-queue Shinjuku, VMs |
+//! | [`tiering`] | which memory of a host stays in its fast tier: SOL, a clock |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -34,6 +36,8 @@ pub mod record;
 mod scheduler;
 mod stalls;
 mod tenant_scheduler;
+pub mod threads;
+pub mod tiering;
 mod types;
 mod weighted;
 
