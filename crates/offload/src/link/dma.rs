@@ -24,8 +24,8 @@ impl DmaEngine {
     /// What has arrived by this time is in the memory.
     pub fn land(&self, now: u64, memory: &mut SharedMemory) {
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(transfer) = under_way.pop_front_if(|transfer| transfer.arrives <= now) {
-            for (at, value) in transfer.writes {
+        while under_way.front().is_some_and(|transfer| transfer.arrives <= now) {
+            for (at, value) in under_way.pop_front().into_iter().flat_map(|transfer| transfer.writes) {
                 memory.publish(at, value);
             }
         }
