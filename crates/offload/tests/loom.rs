@@ -121,7 +121,7 @@ fn of_two_decisions_about_a_thread_one_is_enacted() {
     loom::model(|| {
         let (host, sequences) = threads();
         let other = Arc::clone(&host);
-        let commit = |host: &HostThreads, core| {
+        let commit = move |host: &HostThreads, core| {
             let batch = [transaction(0, core, sequences[0])];
             host.commit(&batch, Grouping::Each, &mut Vec::new())[0].outcome
         };

@@ -6,7 +6,10 @@ use crate::memory::{QueueMemory, SharedMemory};
 /// Coherent; dear only where it is mapped uncacheable.
 pub struct DpuView {
     memory: SharedMemory,
+    /// A word.
     access: u64,
+    /// A word that the other side may have written since: its line comes from the memory.
+    fetch: u64,
     ledger: Ledger,
 }
 
@@ -17,7 +20,7 @@ impl DpuView {
             DpuPageType::Uncacheable => costs.dpu_uncached,
             DpuPageType::WriteBack => costs.hit,
         };
-        DpuView { memory, access, ledger }
+        DpuView { memory, access, fetch: costs.dpu_uncached, ledger }
     }
 
     /// The DPU's time.
@@ -37,7 +40,7 @@ impl QueueMemory for DpuView {
     }
 
     fn observe(&mut self, at: usize) -> u64 {
-        self.ledger.spend(self.access);
+        self.ledger.spend(self.fetch);
         self.memory.observe(at)
     }
 

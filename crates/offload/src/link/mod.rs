@@ -27,7 +27,7 @@ pub struct LinkCosts {
     pub host_write: u64,
     /// A store into the write-combining buffer, or a load that hits the cache. Assumed: the paper has no figure.
     pub hit: u64,
-    /// The DPU reads or writes a word of its memory that it does not cache. Assumed: a DRAM access.
+    /// The DPU reads or writes a word of its memory that is not in its cache. Assumed: a DRAM access.
     pub dpu_uncached: u64,
     /// The host begins a DMA transfer: three registers. Assumed ("several MMIO accesses", Wave §5.1).
     pub dma_begin: u64,

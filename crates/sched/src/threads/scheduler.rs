@@ -119,7 +119,10 @@ impl<O: Order> ThreadScheduler for ThreadPolicy<O> {
             _ if is_late => {}
             ThreadEvent::Wakeup => {
                 known.class = class;
-                if state == ThreadState::Blocked {
+                // One that wakes up was blocked, whatever has not been told yet: messages of other cores and outcomes
+                // may come later.
+                if state != ThreadState::Queued {
+                    self.leave_core(now, thread);
                     self.queue(now, thread, false);
                 }
             }

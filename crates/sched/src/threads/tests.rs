@@ -177,3 +177,19 @@ fn an_outcome_that_comes_after_the_thread_has_left_changes_nothing() {
     assert_eq!(host.policy.waiting(), 1);
     assert_eq!(host.run(5, 0), Some(1));
 }
+
+#[test]
+fn a_wake_up_that_overtakes_what_was_before_it_counts() {
+    let mut host = Host::new(FifoThreads::run_to_completion());
+    host.wake(0, 1, 0);
+    assert_eq!(host.run(1, 0), Some(1));
+    // Blocked on core 0 (4), woken by core 1 (5), whose message comes first.
+    let of = |sequence, event| {
+        let (thread, core, class) = (ThreadId(1), CoreId(0), SloClass(0));
+        ThreadMessage { thread, sequence: Sequence(sequence), event, core, class }
+    };
+    host.policy.message(Nanos(2), &of(5, ThreadEvent::Wakeup));
+    host.policy.message(Nanos(3), &of(4, ThreadEvent::Blocked));
+    host.sequences.insert(ThreadId(1), Sequence(5));
+    assert_eq!(host.run(4, 1), Some(1));
+}
