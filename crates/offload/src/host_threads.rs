@@ -336,7 +336,8 @@ impl HostThreads {
         if let Some(on) = self.on(decision.core) {
             messages.extend(self.evict(on, decision.core));
         }
-        core.store(u64::from(decision.thread.0) + 1, Release);
+        // An exchange, as the old thread may be leaving: what is written last is this.
+        core.swap(u64::from(decision.thread.0) + 1, AcqRel);
         thread.word.store(Packed::new(decision.sequence.0.wrapping_add(1), RUNNING, decision.core.0).0, Release);
     }
 

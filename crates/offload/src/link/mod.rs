@@ -7,6 +7,7 @@
 //!
 //! Nothing is slowed down. A [`Ledger`] adds up what accesses would take.
 
+mod charges;
 mod dma;
 mod dpu;
 mod host;
@@ -14,6 +15,7 @@ mod host;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub use charges::Charges;
 pub use dma::{DmaConsumer, DmaEngine, DmaProducer};
 pub use dpu::DpuView;
 pub use host::HostView;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use softdpu_offload::link::Charges;
 use softdpu_offload::{Grouping, HostThreads, Transaction, TransactionOutcome};
 use softdpu_sched::Nanos;
 use softdpu_sched::threads::{
@@ -135,10 +136,6 @@ struct AgentCore {
     staged: Option<Transaction>,
 }
 
-/// The part of [`Constants::kernel`] that is done before the host sends its message and wants a decision (§5.4: about
-/// 1 µs); the rest follows the decision.
-pub(super) const BEFORE: u64 = 1_000;
-
 /// See the [module](self).
 pub struct Machine {
     scenario: Scenario,
@@ -247,7 +244,7 @@ impl Machine {
         self.work[thread.0 as usize] = Some(request);
         let class = SloClass(u8::from(request.is_long));
         if let Some(message) = self.host.wake(thread, class) {
-            self.send(self.now + self.costs.host_send, Input::Message(message));
+            self.send(self.now + self.costs.queue.host_send, Input::Message(message));
         }
     }
 
@@ -311,13 +308,13 @@ impl Machine {
                 self.measured.short.add(self.now - request.arrived);
             }
         }
-        // The prefetch is under way while the kernel works.
-        self.agenda.enter(self.now + BEFORE.min(self.constants.kernel), Event::Look { core: at, thread });
+        // The prefetch is under way while the kernel works (§5.4: about 1 µs); what it does else follows the decision.
+        self.agenda.enter(self.now + Charges::WORK.min(self.constants.kernel), Event::Look { core: at, thread });
     }
 
     fn look(&mut self, at: usize, thread: ThreadId) {
         self.cores[at].is_switching = false;
-        let told = self.now + self.costs.host_send;
+        let told = self.now + self.costs.queue.host_send;
         if let Some(message) = self.host.block(thread) {
             self.send(told, Input::Message(message));
         }
@@ -330,7 +327,7 @@ impl Machine {
             self.arrive(request);
         }
         if let Some(transaction) = self.cores[at].slot.take() {
-            let is_enacted = self.commit(transaction, self.costs.host_send + self.costs.host_take);
+            let is_enacted = self.commit(transaction, self.costs.queue.host_send + self.costs.queue.host_take);
             self.measured.prestaged += u64::from(is_enacted && self.counts());
         }
     }
@@ -347,7 +344,7 @@ impl Machine {
         if self.cores[at].slot.is_some_and(|slot| slot.number == transaction.number) {
             self.cores[at].slot = None;
         }
-        self.commit(transaction, self.costs.host_poll);
+        self.commit(transaction, self.costs.queue.host_poll);
     }
 
     /// The host has read a decision, which takes so long, commits it, and says so. Whether it is enacted.
@@ -367,16 +364,16 @@ impl Machine {
             self.cores[at].idle_since = self.now;
             let began = self.cores[at].began.max(self.counts_from);
             self.measured.served += self.now.saturating_sub(began);
-            ready += self.costs.interrupt_receive + BEFORE.min(self.constants.kernel);
+            ready += self.costs.interrupt_receive + Charges::WORK.min(self.constants.kernel);
         }
         for message in messages {
-            ready += self.costs.host_send;
+            ready += self.costs.queue.host_send;
             self.send(ready, Input::Message(message));
         }
-        ready += self.costs.host_send;
+        ready += self.costs.queue.host_send;
         self.send(ready, Input::Outcome(outcome));
         if is_committed {
-            ready += self.constants.kernel.saturating_sub(BEFORE);
+            ready += self.constants.kernel.saturating_sub(Charges::WORK);
         }
         let core = &mut self.cores[at];
         if !is_committed {
@@ -413,7 +410,7 @@ impl Machine {
         self.is_agent_busy = true;
         let takes = match input {
             Input::Tick => self.constants.policy,
-            Input::Message(_) | Input::Outcome(_) => self.costs.agent_poll + self.constants.policy,
+            Input::Message(_) | Input::Outcome(_) => self.costs.queue.agent_poll + self.constants.policy,
         };
         self.agenda.enter(self.now + takes, Event::TakenIn(input));
     }
@@ -486,7 +483,7 @@ impl Machine {
                 }
                 let is_free = self.agent[core].staged.is_none() && self.agent[core].believed == Believed::Busy;
                 if is_free && let Some(decision) = self.policy.pick(Nanos(at), CoreId(core as u32)) {
-                    at += self.constants.policy + self.costs.agent_stage;
+                    at += self.constants.policy + self.costs.queue.agent_stage;
                     let transaction = self.transaction(decision, false);
                     self.agent[core].staged = Some(transaction);
                     self.agenda.enter(at, Event::Staged(transaction));
@@ -504,7 +501,7 @@ impl Machine {
     /// Writes a decision and has its core interrupted. Gives the time at which that is done.
     fn tell(&mut self, at: u64, decision: ThreadDecision, preempts: bool) -> u64 {
         let transaction = self.transaction(decision, preempts);
-        let written = at + self.constants.policy + self.costs.agent_send;
+        let written = at + self.constants.policy + self.costs.queue.agent_send;
         self.agent[decision.core.0 as usize].believed = Believed::Told;
         self.agenda.enter(written + self.costs.interrupt, Event::Interrupt(transaction));
         written + self.costs.interrupt_send
