@@ -103,7 +103,7 @@ pub enum OffloadError {
     CoreTaken {
         /// The core.
         core: CoreId,
-        /// Who has it.
+        /// The agent that has it.
         agent: AgentId,
     },
     /// The core is not in the agent's partition.

@@ -46,7 +46,7 @@ pub struct AgentSlot<T, M> {
 }
 
 impl<T: Entry + Clone, M: QueueMemory> AgentSlot<T, M> {
-    /// The slot whose lines begin with this one, in memory that is zero. None where it is not inside.
+    /// The slot that begins with this line, in memory that is zero. None where it is not inside.
     pub fn new(memory: M, line: usize) -> Option<Self> {
         let base = base(&memory, line)?;
         Some(AgentSlot { memory, base, stage: 0, staged: None })
@@ -106,7 +106,7 @@ pub struct HostSlot<T, M> {
 }
 
 impl<T: Entry, M: QueueMemory> HostSlot<T, M> {
-    /// The slot whose lines begin with this one, in memory that is zero. None where it is not inside.
+    /// The slot that begins with this line, in memory that is zero. None where it is not inside.
     pub fn new(memory: M, line: usize) -> Option<Self> {
         let base = base(&memory, line)?;
         Some(HostSlot { memory, base, taken: 0, is_cached: false, carries: PhantomData })

@@ -21,7 +21,10 @@ const TAKEN: usize = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QueueError {
     /// The memory is too small or the capacity out of range.
-    #[error("a queue of {capacity} entries needs {} lines of memory and 1 to 65536 entries; there are {lines} lines", queue_lines(*.capacity))]
+    #[error(
+        "a queue of {capacity} entries needs {} lines of memory and 1 to 65536 entries; there are {lines} lines",
+        queue_lines(*.capacity)
+    )]
     Size {
         /// Entries.
         capacity: usize,

@@ -136,7 +136,7 @@ struct Agent {
     slots: Slot<AgentSlot<Transaction, SharedMemory>>,
 }
 
-/// The agent: a policy that prestages a decision for each core, replaces it now and then, and interrupts nobody.
+/// The agent: a policy that prestages a decision for each core, and replaces it now and then; it sends no interrupts.
 fn decide(mut agent: Agent, mut policy: impl ThreadScheduler, is_over: &AtomicBool) {
     let (mut told, mut answered, mut number, mut now) = (Vec::new(), Vec::new(), 0_u32, 0);
     let mut random = fastrand::Rng::with_seed(9);

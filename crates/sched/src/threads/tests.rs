@@ -183,7 +183,7 @@ fn a_wake_up_that_overtakes_what_was_before_it_counts() {
     let mut host = Host::new(FifoThreads::run_to_completion());
     host.wake(0, 1, 0);
     assert_eq!(host.run(1, 0), Some(1));
-    // Blocked on core 0 (4), woken by core 1 (5), whose message comes first.
+    // Blocked on core 0 (4), woken by core 1 (5); the message of core 1 comes first.
     let of = |sequence, event| {
         let (thread, core, class) = (ThreadId(1), CoreId(0), SloClass(0));
         ThreadMessage { thread, sequence: Sequence(sequence), event, core, class }

@@ -13,7 +13,7 @@ pub struct SolTuning {
     pub most_period: Nanos,
     /// Batches move once in this time.
     pub epoch: Nanos,
-    /// A batch whose draw is at least this is hot, in percent.
+    /// A batch with a draw of at least this is hot, in percent.
     pub hot_percent: u32,
     /// The seed of all draws.
     pub seed: u64,
