@@ -6,7 +6,7 @@ use softdpu_sched::threads::{FifoThreads, MultiQueueShinjuku, SLICE, Shinjuku, S
 
 use super::memory;
 use super::{Costs, Load, Machine, Measured, Placement, Scenario, Scope};
-use crate::figure::{Figure, Margin, Stated, above};
+use crate::figure::{Figure, Stated, above};
 use crate::summary::{Summary, over_seeds};
 
 /// An experiment that can be run.
@@ -135,7 +135,7 @@ fn fifo(scope: &Scope) -> Figure {
         let what = format!("§7.2.2: gain of {}", LinkStep::ALL[at + 1].name());
         figure.state(what, "%", paper, gain(found[at + 1], found[at]));
     }
-    figure.state("§7.2.2: all optimisations beside none", "1", 895.0 / 258.0, found[3] / found[0]);
+    figure.state("§7.2.2: all optimisations beside none", "1", 3.47, found[3] / found[0]);
     let on_host = throughput(ON_HOST, FEWER);
     let fewer = throughput(WAVE, FEWER);
     figure.state("§7.2.2: Wave-15 beside On-Host, saturation", "%", -1.1, gain(fewer, on_host));
@@ -228,8 +228,6 @@ fn tiering(scope: &Scope) -> Figure {
     figure.state("§7.4.2: reduction", "%", 79.0, (1.0 - last / memory::BYTES as f64) * 100.0);
     let fewer = above("scans", sol.scans as f64, fixed.scans as f64, -1.0);
     figure.order("SOL scans fewer batches than a fixed rate (§4.2)", vec![fewer]);
-    let left = Margin { label: "hot batches left".into(), unit: "pp", value: 1.0 - sol.misplaced * 100.0 };
-    figure.order("at most 1 % of the hot batches is in the slow tier", vec![left]);
     figure
         .notes
         .push(format!("Assumed: {} % of the batches are hot; the paper has only the result.", memory::HOT_PERCENT));

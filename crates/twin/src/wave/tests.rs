@@ -24,7 +24,7 @@ fn the_calibration_finds_its_target() {
 }
 
 #[test]
-fn all_optimisations_are_worth_three_times_the_throughput_and_each_is_worth_something() {
+fn each_optimisation_adds_throughput() {
     let scope = Scope { span: 5_000_000, ..Scope::default() };
     let fifo = EXPERIMENTS.iter().find(|experiment| experiment.name == "wave-fifo").expect("there is one");
     let summary = fifo.summary(&scope, 6);
