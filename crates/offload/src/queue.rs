@@ -115,18 +115,20 @@ impl<T: Entry, M: QueueMemory> Producer<T, M> {
             return Ok(0);
         }
         for (at, entry) in entries[..count].iter().enumerate() {
-            let (line, _) = place(self.sent + at as u64, self.capacity);
+            let (line, flag) = place(self.sent + at as u64, self.capacity);
             let words = entry.encode();
             for (word, value) in words[..T::WORDS.min(PAYLOAD)].iter().enumerate() {
                 self.memory.store(line + word, *value);
             }
+            if at > 0 {
+                self.memory.publish(line + FLAG, flag);
+            }
         }
-        // Nothing keeps order among what leaves a write-combining buffer: entries first, then their flags.
+        // Nothing keeps order among what leaves a write-combining buffer. The consumer takes entries in order, so the
+        // flag of the first one, which is written last, is the flag of the batch.
         self.memory.drain();
-        for at in 0..count {
-            let (line, flag) = place(self.sent + at as u64, self.capacity);
-            self.memory.publish(line + FLAG, flag);
-        }
+        let (line, flag) = place(self.sent, self.capacity);
+        self.memory.publish(line + FLAG, flag);
         self.memory.drain();
         self.sent += count as u64;
         Ok(count)

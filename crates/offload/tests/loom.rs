@@ -69,6 +69,22 @@ fn what_has_its_flag_is_whole_and_in_order_also_in_the_second_round() {
 }
 
 #[test]
+fn a_batch_is_there_whole_or_not_at_all() {
+    loom::model(|| {
+        let memory = Memory::new(queue_lines(2));
+        let mut producer = Producer::<Transaction, _>::new(memory.clone(), 2).unwrap();
+        let mut consumer = Consumer::<Transaction, _>::new(memory, 2).unwrap();
+        let of = |number| transaction(number, number + 3, Sequence(u64::from(number) + 5));
+        let sender = thread::spawn(move || producer.send(&[of(1), of(2)]).unwrap());
+        let mut found = Vec::new();
+        let count = consumer.poll(&mut found, 2).unwrap();
+        assert!(count == 0 || count == 2, "{found:?}");
+        assert_eq!(found, [of(1), of(2)][..count]);
+        assert_eq!(sender.join().unwrap(), 2);
+    });
+}
+
+#[test]
 fn a_prestaged_decision_is_taken_whole_and_once_and_never_lost() {
     loom::model(|| {
         let memory = Memory::new(SLOT_LINES);

@@ -27,7 +27,7 @@ fn transactions() -> u64 {
 }
 
 fn deadline() -> Instant {
-    Instant::now() + Duration::from_secs(120 + transactions() / 2_000)
+    Instant::now() + Duration::from_secs(60 + transactions() / 20_000)
 }
 
 /// Two committers decide about every thread with the sequence that they have just read, on all cores at once, singly

@@ -175,10 +175,10 @@ fn a_flag_overtakes_its_entry_unless_there_is_a_drain_between_them() {
         let late = Late { inner: host(&memory, PageType::WriteCombining), forgets, drains: 0 };
         let mut producer = Producer::new(late, CAPACITY).unwrap();
         let mut consumer = Consumer::<ThreadMessage, _>::new(dpu(&memory, LinkStep::HostPages), CAPACITY).unwrap();
-        producer.send(&[message(7)]).unwrap();
+        producer.send(&batch(3)).unwrap();
         let mut found = Vec::new();
-        assert_eq!(consumer.poll(&mut found, 9), if forgets { Err(QueueError::BadEntry { number: 0 }) } else { Ok(1) });
-        assert_eq!(found, if forgets { vec![] } else { vec![message(7)] });
+        assert_eq!(consumer.poll(&mut found, 9), if forgets { Err(QueueError::BadEntry { number: 0 }) } else { Ok(3) });
+        assert_eq!(found, if forgets { vec![] } else { batch(3) });
     }
 }
 
@@ -287,6 +287,9 @@ fn each_step_makes_messages_and_decisions_cheaper_for_one_side_and_dearer_for_no
         assert!(after.iter().zip(&before).all(|(after, before)| after <= before), "{steps:?}: {after:?} {before:?}");
         assert!(after != before, "{steps:?}: {after:?}");
     }
+    // One write for a line, and one for the batch.
+    let Charges { host_send, host_send_batched, .. } = Charges::over_link(LinkCosts::WAVE, LinkStep::HostPages);
+    assert!(host_send_batched * 3 < host_send * 2, "{host_send_batched} {host_send}");
     // Prestaging is another way, which the pages are there for.
     let Charges { host_take, host_poll, .. } = Charges::over_link(LinkCosts::WAVE, LinkStep::Prestaged);
     assert!(host_take < 100 && host_poll > 750, "{host_take} {host_poll}");
