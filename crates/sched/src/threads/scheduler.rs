@@ -21,6 +21,8 @@ pub trait Order: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// A thread runs from now on.
+    fn started(&mut self, _now: Nanos, _thread: ThreadId) {}
     /// A thread left its core, on which it was for so long.
     fn ran(&mut self, _thread: ThreadId, _time: Nanos) {}
     /// A thread is gone.
@@ -176,6 +178,7 @@ impl<O: Order> ThreadScheduler for ThreadPolicy<O> {
         known.state = ThreadState::Running;
         self.leave_core(now, thread);
         self.running.insert(core, (thread, now));
+        self.order.started(now, thread);
     }
 
     fn recall(&mut self, now: Nanos, decision: &ThreadDecision) {

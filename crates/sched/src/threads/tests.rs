@@ -129,8 +129,12 @@ fn a_vm_that_slept_long_does_not_get_all_that_it_missed() {
     assert_eq!(host.policy.preempt(Nanos(1_010_000_000)), Some(CoreId(0)));
     assert_eq!(host.run(1_010_000_000, 0), Some(1));
     host.tell(1_010_000_000, 2, ThreadEvent::Preempted, 0, 0);
-    // It gives way after a quantum, not after a second.
+    // After its quantum the second one has a quantum too: it is not behind by the second that the first one slept.
     assert_eq!(host.policy.preempt(Nanos(1_020_000_000)), Some(CoreId(0)));
+    assert_eq!(host.run(1_020_000_000, 0), Some(2));
+    host.tell(1_020_000_000, 1, ThreadEvent::Preempted, 0, 0);
+    assert_eq!(host.policy.preempt(Nanos(1_022_000_000)), None);
+    assert_eq!(host.policy.preempt(Nanos(1_030_000_000)), Some(CoreId(0)));
 }
 
 #[test]

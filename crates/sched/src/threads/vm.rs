@@ -42,15 +42,18 @@ pub struct VmOrder {
     waiting: Vec<Waiting>,
     /// Run time of each vCPU, lifted to what the others had when it wakes up.
     runtimes: BTreeMap<ThreadId, Nanos>,
-    /// The run time of the last one that was taken: what a sleeper does not fall behind.
+    /// Since when each one runs that does.
+    running: BTreeMap<ThreadId, Nanos>,
+    /// The least run time of those that run or wait; it never falls. One that wakes up is not behind it by more than a
+    /// quantum.
     floor: Nanos,
 }
 
 impl ThreadPolicy<VmOrder> {
     /// With these times.
     pub fn vm(tuning: VmTuning) -> Self {
-        let (waiting, runtimes) = (Vec::new(), BTreeMap::new());
-        ThreadPolicy::with_order(VmOrder { tuning, waiting, runtimes, floor: Nanos(0) })
+        let (runtimes, running) = (BTreeMap::new(), BTreeMap::new());
+        ThreadPolicy::with_order(VmOrder { tuning, waiting: Vec::new(), runtimes, running, floor: Nanos(0) })
     }
 }
 
@@ -58,6 +61,12 @@ impl VmOrder {
     /// What a vCPU had.
     pub fn runtime(&self, thread: ThreadId) -> Nanos {
         self.runtimes.get(&thread).copied().unwrap_or(self.floor)
+    }
+
+    fn raise_floor(&mut self, now: Nanos) {
+        let running = self.running.iter().map(|(thread, since)| self.runtime(*thread) + now.since(*since));
+        let waiting = self.waiting.iter().map(|waiting| self.runtime(waiting.thread));
+        self.floor = self.floor.max(running.chain(waiting).min().unwrap_or(self.floor));
     }
 
     /// The time a vCPU has while so many wait: longer where fewer wait.
@@ -79,6 +88,7 @@ impl VmOrder {
 
 impl Order for VmOrder {
     fn insert(&mut self, now: Nanos, thread: ThreadId, _class: SloClass, first: bool) {
+        self.raise_floor(now);
         // One that slept comes back with a quantum's credit at most.
         let least = Nanos(self.floor.0.saturating_sub(self.tuning.least_quantum.0));
         let runtime = self.runtimes.entry(thread).or_insert(self.floor);
@@ -91,9 +101,7 @@ impl Order for VmOrder {
 
     fn take(&mut self, now: Nanos, allowed: &dyn Fn(ThreadId) -> bool) -> Option<ThreadId> {
         let at = self.next(now, allowed)?;
-        let Waiting { thread, .. } = self.waiting.remove(at);
-        self.floor = self.floor.max(self.runtime(thread));
-        Some(thread)
+        Some(self.waiting.remove(at).thread)
     }
 
     fn remove(&mut self, thread: ThreadId) {
@@ -104,12 +112,18 @@ impl Order for VmOrder {
         self.waiting.len()
     }
 
+    fn started(&mut self, now: Nanos, thread: ThreadId) {
+        self.running.insert(thread, now);
+    }
+
     fn ran(&mut self, thread: ThreadId, time: Nanos) {
+        self.running.remove(&thread);
         let runtime = self.runtime(thread) + time;
         self.runtimes.insert(thread, runtime);
     }
 
     fn departed(&mut self, thread: ThreadId) {
+        self.running.remove(&thread);
         self.runtimes.remove(&thread);
     }
 
