@@ -177,7 +177,10 @@ impl<O: Order> ThreadScheduler for ThreadPolicy<O> {
         }
         known.state = ThreadState::Running;
         self.leave_core(now, thread);
-        self.running.insert(core, (thread, now));
+        if let Some((old, since)) = self.running.insert(core, (thread, now)) {
+            // Preempted; the message that says so comes later.
+            self.order.ran(old, now.since(since));
+        }
         self.order.started(now, thread);
     }
 
