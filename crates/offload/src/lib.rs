@@ -15,7 +15,8 @@
 //! | ASSOC_QUEUE_WITH, SET_QUEUE_TYPE | [`Offload::associate_queue`], [`Offload::set_queue_type`] |
 //! | SEND_MESSAGES, POLL_MESSAGES | [`Producer::send`], [`Consumer::poll`] |
 //! | TXN_CREATE, TXNS_COMMIT | [`Transaction`], [`Producer::send`] |
-//! | PREFETCH_TXNS, POLL_TXNS | [`Consumer::prefetch`], [`Consumer::poll`]; [`HostSlot::prefetch`], [`HostSlot::take`] |
+//! | PREFETCH_TXNS | [`Consumer::prefetch`], [`HostSlot::prefetch`] |
+//! | POLL_TXNS | [`Consumer::poll`], [`HostSlot::take`] |
 //! | SET_TXNS_OUTCOMES, POLL_TXNS_OUTCOMES | [`HostThreads::commit`], [`Producer::send`]; [`Consumer::poll`] |
 //!
 //! Queues are in memory that [`QueueMemory`] reaches: plain shared memory, or the [`link`] model, which has the costs

@@ -5,7 +5,8 @@
 //!  line 1, the host writes    word 0: the stage that it took last
 //! ```
 //!
-//! A *stage* counts the agent's writes, doubled; its lowest bit says whether there is a decision. The host takes without
+//! A *stage* counts the agent's writes, doubled; its lowest bit says whether there is a decision. The host takes
+//! without
 //! asking the agent, over a link that has no atomic exchange. So a decision can be taken and replaced at once. Then the
 //! agent and the host both have it, and the transaction decides: of two that name the same sequence of a thread, one is
 //! committed.
@@ -60,7 +61,8 @@ impl<T: Entry + Clone, M: QueueMemory> AgentSlot<T, M> {
         self.staged.as_ref()
     }
 
-    /// Puts another decision, or none, in the place of the one that is there, in one step: the host finds the old one or
+    /// Puts another decision, or none, in the place of the one that is there, in one step: the host finds the old one
+    /// or
     /// the new one.
     pub fn replace(&mut self, decision: Option<T>) -> Replaced<T> {
         let had = self.staged.is_some();

@@ -53,7 +53,8 @@ pub trait ThreadScheduler: Send {
     fn outcome(&mut self, now: Nanos, decision: &ThreadDecision, outcome: Outcome);
     /// A prestaged decision was taken back; the thread waits again, before the others.
     fn recall(&mut self, now: Nanos, decision: &ThreadDecision);
-    /// A core with a thread that has had its time while others wait. It is named once: a [`pick`](Self::pick) for it follows.
+    /// A core with a thread that has had its time while others wait. It is named once: a [`pick`](Self::pick) for it
+    /// follows.
     fn preempt(&mut self, now: Nanos) -> Option<CoreId>;
     /// When [`preempt`](Self::preempt) is to be asked next; none: only after another call.
     fn deadline(&self, now: Nanos) -> Option<Nanos>;
