@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`vpc`] the
-//! gateway's tables in memory.
+//! gateway's tables in memory, [`wave`] the queues of agents.
 
 #![forbid(unsafe_code)]
 
@@ -32,5 +32,6 @@ pub mod subject;
 pub mod tenants;
 mod turns;
 pub mod vpc;
+pub mod wave;
 
 pub use error::SetupError;

@@ -14,6 +14,8 @@
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
 //! | `control_plane` | tasks on idle time, with a minimum: [`MinimumShare`] |
+//! | [`threads`] | which thread of a host runs on which of its cores: FIFO, Shinjuku, multi-queue Shinjuku, VMs |
+//! | [`tiering`] | which memory of a host stays in its fast tier: SOL, a clock |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -36,6 +38,8 @@ pub mod record;
 mod scheduler;
 mod stalls;
 mod tenant_scheduler;
+pub mod threads;
+pub mod tiering;
 mod types;
 mod weighted;
 

@@ -5,6 +5,7 @@ mod gateway;
 mod net;
 mod tenants;
 mod vpc;
+mod wave;
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Tenants(tenants::Tenants),
     /// Encryption of volumes on one core, beside openssl
     Accel(accel::Accel),
+    /// The queues between a host and its agents: a message, a decision, over memory and over a modelled link
+    Wave(wave::Wave),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
@@ -271,6 +274,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Vpc(options) => vpc::execute(options),
         BenchCommand::Tenants(options) => tenants::execute(options),
         BenchCommand::Accel(options) => accel::execute(options),
+        BenchCommand::Wave(options) => wave::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
         BenchCommand::Upgrade(options) => measure_outage(options, Event::Upgrade),

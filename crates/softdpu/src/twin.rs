@@ -1,6 +1,7 @@
 //! `softdpu twin`: simulated time. A paper's figure, a recorded core, a sweep with faults.
 
 mod replay;
+mod wave;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub enum TwinCommand {
     MtdaSensitivity(Vary),
     /// What MTDA's text states of all figures, beside the twin; a Markdown table
     MtdaTable(Simulate),
+    /// What Wave's text states of scheduling threads over a link and of memory, beside the twin; a Markdown table
+    Wave(wave::Wave),
     /// Take the decisions of a recorded core again, or another policy's on the same work
     Replay(replay::Replay),
     /// Sweep over seeds with injected faults; every promise of a policy is checked at every step
@@ -136,6 +139,7 @@ pub struct Explore {
 pub fn execute(command: &TwinCommand) -> Result<(), String> {
     let (name, options) = match command {
         TwinCommand::List => return list(),
+        TwinCommand::Wave(options) => return wave::execute(options),
         TwinCommand::Replay(options) => return replay::replay(options),
         TwinCommand::Explore(options) => return sweep(options),
         TwinCommand::MtdaFig4(options) => ("mtda-fig4", options),

@@ -12,20 +12,18 @@ mod compare;
 mod constants;
 mod dynamics;
 mod fairness;
-pub mod figure;
 mod latency;
 mod overhead;
 mod run;
 pub mod sensitivity;
 pub mod setup;
 mod starvation;
-mod summary;
 mod throughput;
 
+pub use crate::figure::{Figure, Margin, Ordering, Point, Stated};
+pub use crate::summary::{Compared, LEVEL, Ordered, Pair, Summary, Verdict};
 pub use constants::{Constants, ENTRIES, Entry, SWITCH_NS};
-pub use figure::{Figure, Margin, Ordering, Point, Stated};
 pub use run::{Measured, System};
-pub use summary::{Compared, LEVEL, Ordered, Pair, Summary, Verdict};
 
 /// How much is simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,20 +59,7 @@ pub struct Experiment {
 impl Experiment {
     /// Runs it with so many seeds, at least one, from the scope's on; as many at a time as there are CPUs.
     pub fn summary(&self, scope: &Scope, seeds: u64) -> Summary {
-        let seeds = seeds.max(1);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        let of = |first: u64| -> Vec<(u64, Figure)> {
-            let own = (first..seeds).step_by(threads as usize);
-            own.map(|at| (at, (self.run)(&Scope { seed: scope.seed + at, ..*scope }))).collect()
-        };
-        let mut figures: Vec<(u64, Figure)> = std::thread::scope(|threads_of| {
-            let started: Vec<_> = (1..threads).map(|first| threads_of.spawn(move || of(first))).collect();
-            let own = of(0);
-            own.into_iter().chain(started.into_iter().flat_map(|thread| thread.join().unwrap_or_default())).collect()
-        });
-        figures.sort_by_key(|(at, _)| *at);
-        let figures = figures.into_iter().map(|(_, figure)| figure).collect();
-        Summary::of(figures).unwrap_or_else(|| unreachable!("there is a first seed"))
+        crate::summary::over_seeds(scope.seed, seeds, |seed| (self.run)(&Scope { seed, ..*scope }))
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use softdpu_plot::Lines;
 
-use super::figure::{Margin, above};
 use super::run::{self, Case, Measured, System};
 use super::{Scope, setup};
+use crate::figure::{Margin, above};
 
 /// A value for each system in each case.
 pub(super) type Values = BTreeMap<(System, usize, u32), f64>;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use softdpu_plot::{Lines, Panel, Scale};
 
 use super::balancing::Balanced;
-use super::figure::{Margin, above};
 use super::run::{self, Case, System};
 use super::{Figure, Scope, setup};
 use crate::arrivals::{self, Arrivals};
+use crate::figure::{Margin, above};
 use crate::histogram::Histogram;
 
 /// Windows that time is divided into.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use softdpu_plot::{Lines, Panel};
 use softdpu_sched as sched;
 
-use super::figure::{Margin, within};
 use super::run::{self, Case, Measured, System};
 use super::setup::SIZES;
 use super::{Figure, Scope, setup};
+use crate::figure::{Margin, within};
 
 /// A Fair1 of less is as good as none: percentages of it are not given.
 const NEAR_ZERO: f64 = 0.02;

@@ -3,10 +3,10 @@
 use softdpu_plot::{Lines, Panel};
 use softdpu_sched::Policy;
 
-use super::figure::within;
 use super::run::{self, Assignment, Case, Measured, System};
 use super::setup::CORES;
 use super::{Figure, Scope, setup};
+use crate::figure::within;
 
 /// All ways to give each of so many tenants cores of its own.
 fn partitions(tenants: usize) -> Vec<Assignment> {

@@ -31,6 +31,12 @@ pub enum System {
     Weighted,
 }
 
+impl AsRef<str> for System {
+    fn as_ref(&self) -> &str {
+        self.name()
+    }
+}
+
 impl System {
     /// All, the paper's first.
     pub const ALL: [System; 7] = [

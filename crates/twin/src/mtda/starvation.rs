@@ -4,10 +4,10 @@
 use softdpu_plot::{Lines, Panel};
 use softdpu_sched::{Nanos, Placement, Policy, QueueId, TenantId, WorkKind};
 
-use super::figure::Margin;
 use super::run::System;
 use super::{Figure, Scope};
 use crate::arrivals::Arrivals;
+use crate::figure::Margin;
 use crate::node::{Node, Plan, QueuePlan, Service, Source, Tally};
 
 /// One core, and four tenants of it: the first sends without end, the others a packet each 100 µs.

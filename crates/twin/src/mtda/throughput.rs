@@ -3,10 +3,10 @@
 use softdpu_plot::Panel;
 
 use super::compare::{Values, beside_mtda, label, lines, most_gain, sweep, trend};
-use super::figure::{above, within};
 use super::run::{self, Case, System};
 use super::setup::{SIZES, TENANTS};
 use super::{Figure, Scope, setup};
+use crate::figure::{above, within};
 
 fn gigabits(value: f64) -> String {
     format!("{value:.0} Gbit/s")

@@ -1,9 +1,7 @@
-//! What an experiment finds with one seed: figures beside what the paper states, margins of orderings, lines to draw.
-//! A [`Summary`](super::Summary) is of several seeds.
+//! What an experiment finds with one seed: figures beside what a paper states, margins of orderings, lines to draw.
+//! A [`Summary`](crate::summary::Summary) is of several seeds.
 
 use softdpu_plot::Panel;
-
-use super::System;
 
 /// A figure that was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +74,7 @@ pub struct Figure {
 
 impl Figure {
     /// One without any content.
-    pub(super) fn new(name: &'static str, title: impl Into<String>) -> Figure {
+    pub(crate) fn new(name: &'static str, title: impl Into<String>) -> Figure {
         Figure {
             name,
             title: title.into(),
@@ -88,40 +86,40 @@ impl Figure {
         }
     }
 
-    pub(super) fn point(
+    pub(crate) fn point(
         &mut self,
-        system: System,
+        subject: impl AsRef<str>,
         case: impl Into<String>,
         metric: &'static str,
         unit: &'static str,
         value: f64,
     ) {
-        let subject = system.name().to_owned();
+        let subject = subject.as_ref().to_owned();
         self.points.push(Point { subject, case: case.into(), metric, unit, value });
     }
 
-    pub(super) fn state(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: f64) {
+    pub(crate) fn state(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: f64) {
         self.state_if_any(what, unit, paper, Some(twin));
     }
 
     /// The same where the twin may have no such value.
-    pub(super) fn state_if_any(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: Option<f64>) {
+    pub(crate) fn state_if_any(&mut self, what: impl Into<String>, unit: &'static str, paper: f64, twin: Option<f64>) {
         self.stated.push(Stated { what: what.into(), unit, paper, twin, is_calibrated: false });
     }
 
-    /// An ordering. It holds if the margins are above zero, see [`Verdict`](super::Verdict).
-    pub(super) fn order(&mut self, what: impl Into<String>, margins: Vec<Margin>) {
+    /// An ordering. It holds if the margins are above zero, see [`Verdict`](crate::summary::Verdict).
+    pub(crate) fn order(&mut self, what: impl Into<String>, margins: Vec<Margin>) {
         self.orderings.push(Ordering { what: what.into(), margins });
     }
 }
 
 /// How far a value is above another, in percent of that: positive where `sign` is 1 and it is more, or -1 and less.
-pub(super) fn above(label: impl Into<String>, value: f64, other: f64, sign: f64) -> Margin {
+pub(crate) fn above(label: impl Into<String>, value: f64, other: f64, sign: f64) -> Margin {
     let value = if other.abs() < 1e-12 { 0.0 } else { (value / other - 1.0) * 100.0 * sign };
     Margin { label: label.into(), unit: "%", value }
 }
 
 /// How far `value` is below `most`, both in `unit`.
-pub(super) fn within(label: impl Into<String>, value: f64, most: f64, unit: &'static str) -> Margin {
+pub(crate) fn within(label: impl Into<String>, value: f64, most: f64, unit: &'static str) -> Margin {
     Margin { label: label.into(), unit, value: most - value }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use softdpu_plot::{Lines, Panel};
 
-use super::figure::{Figure, Margin, Point};
+use crate::figure::{Figure, Margin, Ordering, Point, Stated};
 use crate::statistics::Estimate;
 
 /// What is found of an ordering or of one pair of it. The margins of a pair are differences within a seed: both systems
@@ -165,15 +165,15 @@ impl Summary {
             (point.clone(), estimate(&|figure| figure.points.get(at).map(|point| point.value)))
         };
         let points = first.points.iter().enumerate().map(point).collect();
-        let compared = |(at, stated): (usize, &super::Stated)| {
+        let compared = |(at, stated): (usize, &Stated)| {
             // A percentage that some seeds cannot have is none.
             let has = figures.iter().all(|figure| figure.stated.get(at).is_some_and(|stated| stated.twin.is_some()));
             let twin = has.then(|| estimate(&|figure| figure.stated.get(at)?.twin));
-            let super::Stated { what, unit, paper, is_calibrated, .. } = stated.clone();
+            let Stated { what, unit, paper, is_calibrated, .. } = stated.clone();
             Compared { what, unit, paper, twin, is_calibrated }
         };
         let stated = first.stated.iter().enumerate().map(compared).collect();
-        let ordered = |(at, ordering): (usize, &super::Ordering)| {
+        let ordered = |(at, ordering): (usize, &Ordering)| {
             let pair = |(number, margin): (usize, &Margin)| {
                 let of = |figure: &Figure| Some(figure.orderings.get(at)?.margins.get(number)?.value);
                 let (label, unit, margin) = (margin.label.clone(), margin.unit, estimate(&of));
@@ -269,7 +269,7 @@ impl Summary {
 
     /// Rows of a Markdown table: figure, what is stated, paper, twin with its interval, difference or verdict.
     pub fn markdown(&self) -> String {
-        let figure = self.name.trim_start_matches("mtda-");
+        let figure = self.name.split_once('-').map_or(self.name, |(_, figure)| figure);
         let mut rows = String::new();
         for stated in &self.stated {
             let twin = stated.twin.map_or("-".to_owned(), |twin| written(&twin, stated.unit, 2));
@@ -325,6 +325,30 @@ impl Summary {
         }
         text
     }
+}
+
+/// Runs an experiment with so many seeds, at least one, from `first` on; as many at a time as there are CPUs.
+pub fn over_seeds(first: u64, seeds: u64, run: impl Fn(u64) -> Figure + Sync) -> Summary {
+    let seeds = seeds.max(1);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let of = |own: u64| -> Vec<(u64, Figure)> {
+        (own..seeds).step_by(threads as usize).map(|at| (at, run(first + at))).collect()
+    };
+    let mut figures: Vec<(u64, Figure)> = std::thread::scope(|scope| {
+        let started: Vec<_> = (1..threads)
+            .map(|own| {
+                scope.spawn({
+                    let of = &of;
+                    move || of(own)
+                })
+            })
+            .collect();
+        let own = of(0);
+        own.into_iter().chain(started.into_iter().flat_map(|thread| thread.join().unwrap_or_default())).collect()
+    });
+    figures.sort_by_key(|(at, _)| *at);
+    let figures = figures.into_iter().map(|(_, figure)| figure).collect();
+    Summary::of(figures).unwrap_or_else(|| unreachable!("there is a first seed"))
 }
 
 /// The panel of a place in all figures: the medians of its points.
