@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use softdpu_sched::{
     Balancer, Demotions, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
+    YieldPolicy,
 };
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::notify::Notifier;
-use softdpu_sys::{affinity, clock};
+use softdpu_sys::{affinity, clock, wake};
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
@@ -40,8 +41,8 @@ const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and r
 pub struct EngineConfig {
     /// The CPUs, one core thread each.
     pub cpus: Vec<usize>,
-    /// How long a core spins without work before it sleeps; none: it never sleeps.
-    pub idle_sleep: Option<Duration>,
+    /// When a core gives its CPU away.
+    pub yielding: YieldPolicy,
     /// Submission entries of each core's io_uring.
     pub io_depth: u32,
     /// How tenants share a core.
@@ -103,7 +104,7 @@ enum CoreRole {
 }
 
 /// How long the slow core spins without work before it sleeps: it has no CPU of its own.
-const SLOW_IDLE: Duration = Duration::from_micros(20);
+const SLOW_IDLE: Nanos = Nanos(20_000);
 
 /// How long the slow core has to end with the others. What it waits for may take as long as a front end likes.
 const SLOW_END: Duration = Duration::from_millis(100);
@@ -136,6 +137,9 @@ impl CoreRole {
                 if let Err(error) = affinity::highest_nice() {
                     tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
                 }
+                if let Err(error) = wake::exact_timers() {
+                    tracing::info!(cpu, %error, "slices of a data-plane core end up to 50 us late");
+                }
             }
             CoreRole::Slow if others.is_empty() => {
                 tracing::info!("every CPU is a core's: what makes cores wait is served on those, at ordinary priority");
@@ -148,10 +152,10 @@ impl CoreRole {
         }
     }
 
-    fn idle_sleep(self, config: &EngineConfig) -> Option<Duration> {
+    fn yielding(self, config: &EngineConfig) -> YieldPolicy {
         match self {
-            CoreRole::DataPlane { .. } => config.idle_sleep,
-            CoreRole::Slow => Some(SLOW_IDLE),
+            CoreRole::DataPlane { .. } => config.yielding,
+            CoreRole::Slow => YieldPolicy::After(SLOW_IDLE),
         }
     }
 }
@@ -302,7 +306,7 @@ impl Engine {
                 shared: shared.clone(),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
-                idle_after_ns: role.idle_sleep(config).map(|idle| idle.as_nanos() as u64),
+                yielding: role.yielding(config),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
             cores.push(core);
@@ -615,11 +619,10 @@ impl Engine {
         advance
     }
 
-    /// Sets how long cores spin without work before they sleep; none: they never sleep.
-    pub fn set_idle_sleep(&self, idle_sleep: Option<Duration>) {
-        let idle_after_ns = idle_sleep.map(|idle| idle.as_nanos() as u64);
+    /// Sets when cores give their CPUs away.
+    pub fn set_yielding(&self, policy: YieldPolicy) {
         for core in self.data_plane() {
-            core.mailbox.send(ToCore::IdleSleep(idle_after_ns));
+            core.mailbox.send(ToCore::Yielding(policy));
         }
     }
 

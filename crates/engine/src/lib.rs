@@ -53,7 +53,9 @@ extern crate self as softdpu_engine;
 mod common;
 
 pub use by_hand::ByHand;
-pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters};
+pub use counters::{
+    CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters, YieldCounters,
+};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use ids::{CoreIndex, QueueKey};
 pub use injector::Injector;

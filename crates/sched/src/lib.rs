@@ -13,6 +13,7 @@
 //! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
+//! | `yielding` | when a core gives its CPU away: [`Yielding`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -36,6 +37,7 @@ mod stalls;
 mod tenant_scheduler;
 mod types;
 mod weighted;
+mod yielding;
 
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
 pub use fairness::{fair1, fair2, jain};
@@ -55,3 +57,4 @@ pub use types::{
     TenantId, Work, WorkKind,
 };
 pub use weighted::{Tuning, Weighted};
+pub use yielding::{SliceEnd, YieldPolicy, YieldTuning, YieldedSlice, Yielding};
