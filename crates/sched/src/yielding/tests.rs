@@ -63,7 +63,8 @@ fn a_core_without_adaptive_yielding_goes_by_time() {
     let mut after = Yielding::new(YieldPolicy::After(Nanos(50 * US)));
     assert_eq!(after.yields(1 << 40, Nanos(50 * US - 1)), None);
     assert_eq!(after.yields(1, Nanos(50 * US)), Some(Nanos::SECOND));
-    [SliceEnd::Expired, SliceEnd::Preempted].map(|end| after.ended(end));
+    after.ended(SliceEnd::Expired);
+    after.ended(SliceEnd::Preempted);
     assert_eq!(after, Yielding::new(YieldPolicy::After(Nanos(50 * US))), "it learns nothing");
     assert_eq!(after.threshold(), None);
     let never = Yielding::new(YieldPolicy::Never);
