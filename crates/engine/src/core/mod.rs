@@ -52,7 +52,7 @@ use crate::frames::{Forwarder, ForwarderShared};
 use crate::links::CoreLinks;
 use crate::mailbox::Inbox;
 use crate::message::ToCore;
-use crate::queue::{Backpressure, QueueTable, Role, RunningQueue};
+use crate::queue::{Backpressure, QueueTable, Role};
 use crate::sleep::Sleep;
 use crate::steal::Spent;
 
