@@ -187,9 +187,9 @@ pub enum IdleSleep {
 #[serde(rename_all = "kebab-case")]
 pub enum Yield {
     /// By a threshold of empty polls, for a slice; both adapt to what became of the last slice.
-    #[default]
     Adaptive,
     /// After a fixed time without work, until it is woken.
+    #[default]
     Off,
 }
 

@@ -30,6 +30,14 @@ fn each() -> Vec<Event> {
     let rate = Some(Rate { rate: 50_000, burst: 500 });
     let limits = Limits { requests: rate, bytes: None, packets: Some(Rate { rate: u64::MAX, burst: 1 }) };
     let placement = Placement { device: 9, kind: WorkKind::Packets, back_end: Some(BackEnd { index: 2, depth: 128 }) };
+    let tuning = YieldTuning {
+        threshold: 512,
+        least: 32,
+        most: 8_192,
+        slice: Nanos(50_000),
+        longest: Nanos(102_400_000),
+        spin: Nanos(50_000),
+    };
     vec![
         Event::Configure { tenant: TenantId(0), share: Share::default() },
         Event::Configure {
@@ -57,7 +65,7 @@ fn each() -> Vec<Event> {
         Event::Decide { now: Nanos(1_019_700), decision: Decision::Idle },
         Event::Yielding(YieldPolicy::Never),
         Event::Yielding(YieldPolicy::After(Nanos(50_000))),
-        Event::Yielding(YieldPolicy::Adaptive(YieldTuning::default())),
+        Event::Yielding(YieldPolicy::Adaptive(tuning)),
         Event::Yielded(yielded(1_200_000, SliceEnd::Expired)),
         Event::Yielded(yielded(1_250_000, SliceEnd::Preempted)),
         Event::Yielded(yielded(1_260_000, SliceEnd::Due)),

@@ -63,8 +63,8 @@ impl Default for YieldTuning {
             most: 8_192,
             // §4.1.
             slice: Nanos(50_000),
-            // Doubled 11 times. An idle core wakes ten times a second.
-            longest: Nanos(50_000 << 11),
+            // Doubled 14 times. An idle core with a thousand rings looks at them about once a second.
+            longest: Nanos(50_000 << 14),
             spin: Nanos(50_000),
         }
     }

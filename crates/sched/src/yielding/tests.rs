@@ -34,10 +34,10 @@ fn slices_are_those_of_the_paper() {
 #[test]
 fn a_core_that_stays_idle_ends_with_the_longest_slice_and_the_least_threshold() {
     let states = after(&[SliceEnd::Expired; 20]);
-    assert_eq!(states[10], (32, 102_400), "50 us, doubled 11 times");
-    assert_eq!(states[19], (32, 102_400));
-    let idle: u64 = states[..11].iter().map(|(_, slice)| slice / 2).sum();
-    assert_eq!(idle, 102_350, "in a tenth of a second");
+    assert_eq!(states[13], (32, 819_200), "50 us, doubled 14 times");
+    assert_eq!(states[19], (32, 819_200));
+    let idle: u64 = states[..14].iter().map(|(_, slice)| slice / 2).sum();
+    assert_eq!(idle, 819_150, "in less than a second");
 }
 
 #[test]

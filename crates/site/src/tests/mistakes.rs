@@ -60,7 +60,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "[node]\ndataplane = { yield = \"adaptiv\" }",
-        "2:23: `yield` in node.dataplane: found the string \"adaptiv\", expected \"adaptive\" or \"off\" (did you mean \
+        "2:23: `yield` in node.dataplane: found the string \"adaptiv\", expected `adaptive` or `off` (did you mean \
          `adaptive`?)",
     ),
     ("[node]\ndataplane = { yield = true }", "2:23: `yield` in node.dataplane: found true, expected a string"),
