@@ -7,8 +7,8 @@
 //!  side_by_side ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
-//! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`cosched`] what
-//! its idle time gives to other threads, [`vpc`] the gateway's tables in memory.
+//! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`cosched`]
+//! what its idle time gives to other threads, [`vpc`] the gateway's tables in memory.
 
 #![forbid(unsafe_code)]
 

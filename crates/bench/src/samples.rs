@@ -61,8 +61,8 @@ impl Samples {
         Spread { median, least, most }
     }
 
-    /// An interval that holds the true median with a probability of at least 95 %: order statistics, as of the sign test.
-    /// From the least to the most of fewer than six values, which have none.
+    /// An interval that holds the true median with a probability of at least 95 %: order statistics, as of the sign
+    /// test. From the least to the most of fewer than six values, which have none.
     pub fn interval(&self) -> (f64, f64) {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

@@ -15,7 +15,7 @@ use softdpu_sched::{
 };
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::notify::Notifier;
-use softdpu_sys::{affinity, clock, wake};
+use softdpu_sys::{affinity, clock};
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
@@ -31,6 +31,7 @@ use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::network::{Network, RunningReceiver};
 use crate::queue::{QueueSpec, RateLimit, Role, RunningQueue};
 use crate::recorder::Recorder;
+use crate::role::CoreRole;
 use crate::shares::Shares;
 use crate::steering::SteeringControl;
 
@@ -97,16 +98,6 @@ pub enum EngineError {
     NoSuchQueue,
 }
 
-/// What a core is. The slow one is the last, and no data-plane core: devices are demoted to it that make cores wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CoreRole {
-    DataPlane { cpu: usize },
-    Slow,
-}
-
-/// How long the slow core spins without work before it sleeps: it has no CPU of its own.
-const SLOW_IDLE: Nanos = Nanos(20_000);
-
 /// How long the slow core has to end with the others. What it waits for may take as long as a front end likes.
 const SLOW_END: Duration = Duration::from_millis(100);
 
@@ -124,40 +115,6 @@ impl CoreHandle {
     /// Whether devices are on it that make cores wait.
     pub(crate) fn is_held_up(&self) -> bool {
         self.role == CoreRole::Slow && self.queues > 0
-    }
-}
-
-impl CoreRole {
-    /// Takes this thread to where it belongs: a CPU of its own, or any that no core has, if there is one.
-    fn settle(self, others: &[usize]) {
-        match self {
-            CoreRole::DataPlane { cpu } => {
-                if let Err(error) = affinity::pin_to(cpu) {
-                    tracing::error!(cpu, %error, "data-plane core is not pinned");
-                }
-                if let Err(error) = affinity::highest_nice() {
-                    tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
-                }
-                if let Err(error) = wake::exact_timers() {
-                    tracing::info!(cpu, %error, "slices of a data-plane core end up to 50 us late");
-                }
-            }
-            CoreRole::Slow if others.is_empty() => {
-                tracing::info!("every CPU is a core's: what makes cores wait is served on those, at ordinary priority");
-            }
-            CoreRole::Slow => {
-                if let Err(error) = affinity::keep_to(others) {
-                    tracing::error!(%error, "the slow core may run on the other cores' CPUs");
-                }
-            }
-        }
-    }
-
-    fn yielding(self, config: &EngineConfig) -> YieldPolicy {
-        match self {
-            CoreRole::DataPlane { .. } => config.yielding,
-            CoreRole::Slow => YieldPolicy::After(SLOW_IDLE),
-        }
     }
 }
 

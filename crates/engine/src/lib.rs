@@ -39,6 +39,7 @@ mod net;
 mod network;
 mod queue;
 mod recorder;
+mod role;
 mod shares;
 mod sleep;
 mod steal;

@@ -75,8 +75,8 @@ fn what_was_posted_is_visible_to_who_takes_the_mark() {
 }
 
 /// A core that yields for slices which end by themselves, again and again, is woken in the last one or has seen the
-/// message. Its bell is drained after each. One message: loom does not know that a store comes after what another thread
-/// has swapped before it, which it needs for a second one.
+/// message. Its bell is drained after each. One message: loom does not know that a store comes after what another
+/// thread has swapped before it, which it needs for a second one.
 #[test]
 fn no_wake_up_is_lost_over_slices_that_expire() {
     const SLICES: u32 = 2;

@@ -1,5 +1,5 @@
-//! Event counters (eventfd) as doorbells between threads, and how a thread waits for those and others. Counters of other
-//! processes are [`notify`](crate::notify)'s.
+//! Event counters (eventfd) as doorbells between threads, and how a thread waits for those and others. Counters of
+//! other processes are [`notify`](crate::notify)'s.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -47,8 +47,8 @@ pub fn drain(fd: BorrowedFd<'_>) -> bool {
 /// Events fetched by one [`wait`].
 const BATCH: usize = 64;
 
-/// Waits until a descriptor of the epoll set `set` is ready, at most for `nanos` nanoseconds, and tells `ready` the data
-/// of each that is. To the nanosecond, but for the thread's [timer slack](exact_timers); in whole milliseconds, rounded
+/// Waits until a descriptor of the epoll set `set` is ready, at most for `nanos` nanoseconds, and tells `ready` the
+/// data of each that is. To the nanosecond, but for the thread's [timer slack](exact_timers); in whole milliseconds, rounded
 /// up, before Linux 5.11.
 ///
 /// # Errors
@@ -95,8 +95,8 @@ fn counted(count: libc::c_long) -> Result<usize, Errno> {
     usize::try_from(count).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }
 
-/// Lets timers of the calling thread expire when they are due. Otherwise the kernel may let them be up to 50 us late, to
-/// expire together with others (PR_SET_TIMERSLACK).
+/// Lets timers of the calling thread expire when they are due. Otherwise the kernel may let them be up to 50 us late,
+/// to expire together with others (PR_SET_TIMERSLACK).
 ///
 /// # Errors
 /// Where a filter of system calls refuses it.

@@ -5,7 +5,7 @@
 //! | [`POLLS`] | the time from one poll to the next, with the longest slice |
 //! | [`ADAPTS`] | each slice, with what became of the one before (Tai Chi §4.1) |
 //! | [`GIVES`] | CPU time in a second without work: at most half a hundredth |
-//! | [`LEARNS`] | yields while work comes evenly, sooner than a slice is over: few, as each is a false positive (§4.3) |
+//! | [`LEARNS`] | yields while work comes evenly, sooner than a slice is over: few: each is a false positive (§4.3) |
 
 use softdpu_sched::record::{Encoder, Event, Header};
 use softdpu_sched::{Nanos, SliceEnd, YieldPolicy, YieldTuning, YieldedSlice, Yielding};
