@@ -11,7 +11,7 @@ const SEEDS: &str = "300";
 
 #[test]
 fn no_policy_breaks_a_promise() {
-    for policy in ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"] {
+    for policy in ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic", "adaptive-yield"] {
         let run = Command::new(softdpu().expect("a program"))
             .args(["twin", "explore", "--policy", policy, "--seeds", SEEDS])
             .output();

@@ -7,14 +7,15 @@
 //!  side_by_side ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
-//! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`vpc`] the
-//! gateway's tables in memory, [`wave`] the queues of agents.
+//! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`cosched`]
+//! what its idle time gives to other threads, [`vpc`] the gateway's tables in memory, [`wave`] the queues of agents.
 
 #![forbid(unsafe_code)]
 
 pub mod accel;
 pub mod calibration;
 pub mod comparison;
+pub mod cosched;
 mod error;
 pub mod figures;
 pub mod gateway;

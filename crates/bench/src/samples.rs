@@ -60,6 +60,27 @@ impl Samples {
         let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
         Spread { median, least, most }
     }
+
+    /// An interval that holds the true median with a probability of at least 95 %: order statistics, as of the sign
+    /// test. From the least to the most of fewer than six values, which have none.
+    pub fn interval(&self) -> (f64, f64) {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        // Of `count` coins, at most `outside` show heads with a probability of less than 2.5 %.
+        let (mut outside, mut chance, mut tail) = (0, 0.5_f64.powi(count as i32), 0.0);
+        while 2 * outside + 1 < count && tail + chance <= 0.025 {
+            tail += chance;
+            chance *= (count - outside) as f64 / (outside + 1) as f64;
+            outside += 1;
+        }
+        let from = outside.saturating_sub(1);
+        match sorted.get(from..count - from) {
+            Some([least, .., most]) => (*least, *most),
+            Some([only]) => (*only, *only),
+            _ => (0.0, 0.0),
+        }
+    }
 }
 
 impl FromIterator<f64> for Samples {
@@ -78,6 +99,16 @@ mod tests {
         assert_eq!(of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, least: 1.0, most: 3.0 });
         assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert_eq!(of(&[]), Spread::default());
+    }
+
+    #[test]
+    fn intervals_are_those_of_the_tables_for_the_sign_test() {
+        let interval = |count: u32| (1..=count).map(f64::from).collect::<Samples>().interval();
+        assert_eq!(interval(5), (1.0, 5.0), "no interval has 95 %");
+        assert_eq!(interval(8), (1.0, 8.0));
+        assert_eq!(interval(15), (4.0, 12.0));
+        assert_eq!(interval(20), (6.0, 15.0));
+        assert_eq!((interval(1), interval(0)), ((1.0, 1.0), (0.0, 0.0)));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{Engine, EngineConfig, EngineError, FromCore};
-use softdpu_sched::Nanos;
+use softdpu_sched::{Nanos, YieldPolicy, YieldTuning};
 use softdpu_storage::{Broker, Volume};
 use softdpu_sys::{affinity, clock};
 use thiserror::Error;
@@ -59,7 +59,7 @@ use self::upgrade::Role;
 use self::volumes::{News, Volumes};
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_link::{BEAT, Down, LOADED, LinkError, Up, monotonic_ns};
-use softdpu_site::{self as config, IdleSleep, Site};
+use softdpu_site::{self as config, Dataplane, IdleSleep, Site, Yield};
 use softdpu_sys::ReapedFd;
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
@@ -147,7 +147,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     let engine = Engine::start(&EngineConfig {
         cpus,
         // The CPUs are another data plane's while this one is on standby.
-        idle_sleep: if standby { Some(Duration::ZERO) } else { idle_sleep(&site) },
+        yielding: if standby { AT_ONCE } else { yielding(&site) },
         io_depth: IO_DEPTH,
         fairness: site.node.fairness.policy(),
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
@@ -192,11 +192,18 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     Ok(())
 }
 
-/// How long cores spin without work before they sleep.
-fn idle_sleep(site: &Site) -> Option<Duration> {
-    match site.node.dataplane.idle_sleep {
-        IdleSleep::Never => None,
-        IdleSleep::After(span) => Some(span.0),
+/// How cores yield whose CPUs are another data plane's.
+const AT_ONCE: YieldPolicy = YieldPolicy::After(Nanos(0));
+
+/// When cores give their CPUs away.
+fn yielding(site: &Site) -> YieldPolicy {
+    let Dataplane { idle_sleep, yields, .. } = &site.node.dataplane;
+    match (idle_sleep, yields) {
+        (IdleSleep::Never, _) => YieldPolicy::Never,
+        (IdleSleep::After(span), Yield::Off) => YieldPolicy::After(Nanos(span.0.as_nanos() as u64)),
+        (IdleSleep::After(span), Yield::Adaptive) => {
+            YieldPolicy::Adaptive(YieldTuning::spinning(Nanos(span.0.as_nanos() as u64)))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
-use softdpu_engine::{CoreCounters, CoreIndex, Engine, QueueCounters};
+use softdpu_engine::{CoreCounters, CoreIndex, Engine, QueueCounters, YieldCounters};
 use softdpu_sched::TenantId;
 use softdpu_storage::{self as storage, ErrorCounts, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
@@ -19,7 +19,7 @@ use super::networks::Networks;
 use super::volumes::Readiness;
 use softdpu_api::status::{
     CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
-    TenantOnCore, TenantStatus, VolumeErrors, VolumeState, VolumeStatus,
+    TenantOnCore, TenantStatus, VolumeErrors, VolumeState, VolumeStatus, WakeupCounts, YieldStatus,
 };
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
@@ -113,6 +113,7 @@ fn core_status(plane: &DataPlane) -> Vec<CoreStatus> {
             loops: counters.rounds.get(),
             grants: counters.grants.get(),
             wakeups: counters.sleeps.get(),
+            yields: yield_status(&counters.yields),
             queues: counters.queues.get() as u32,
             travelled: counters.travelled.get(),
             frames: frame_counts(counters),
@@ -121,6 +122,22 @@ fn core_status(plane: &DataPlane) -> Vec<CoreStatus> {
             heavy_flows: forwarding::heavy(&counters.forwarding, &plane.networks),
         })
         .collect()
+}
+
+fn yield_status(counters: &YieldCounters) -> YieldStatus {
+    YieldStatus {
+        expired: counters.expired.get(),
+        preempted: counters.preempted.get(),
+        wakeups: WakeupCounts {
+            kick: counters.by_kick.get(),
+            message: counters.by_message.get(),
+            back_end: counters.by_back_end.get(),
+            socket: counters.by_socket.get(),
+            timer: counters.by_timer.get(),
+        },
+        threshold: counters.threshold.get(),
+        slice_ns: counters.slice_ns.get(),
+    }
 }
 
 fn volume_status(plane: &DataPlane) -> Vec<VolumeStatus> {

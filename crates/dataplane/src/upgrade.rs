@@ -14,7 +14,7 @@ use softdpu_sys::ReapedFd;
 use softdpu_transport::vhost_user::SESSION_FORMAT;
 
 use super::volumes::Readiness;
-use super::{DataPlane, idle_sleep};
+use super::{AT_ONCE, DataPlane, yielding};
 
 /// How long a data plane on standby waits for volumes to open before it says which have not.
 pub(super) const SETTLING: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl DataPlane {
         self.wire.remember(kept, fds);
         (self.outage_since, self.since_ns) = (Some(since_ns), Some(since_ns));
         self.ready = true;
-        self.engine.set_idle_sleep(idle_sleep(&site));
+        self.engine.set_yielding(yielding(&site));
         self.set_up(&site, Instant::now())
     }
 
@@ -105,7 +105,7 @@ impl DataPlane {
                 Err(error) => tracing::error!(%error, "the fence is kept until this process has ended"),
             }
         }
-        self.engine.set_idle_sleep(Some(Duration::ZERO));
+        self.engine.set_yielding(AT_ONCE);
         self.wire.send(&Up::Quiesced { abandoned }, Vec::new())
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing then depends on time or on another thread, so the instructions that a round takes can be counted
 //! (`examples/instructions.rs`), and are the same in each run.
 
-use softdpu_sched::{Policy, Scheduler};
+use softdpu_sched::{Policy, Scheduler, YieldPolicy};
 use softdpu_sys::clock;
 
 use crate::core::Core;
@@ -30,7 +30,8 @@ impl Engine {
     pub fn by_hand_with(io_depth: u32, fairness: Policy) -> Result<(Engine, ByHand), EngineError> {
         // No thread is pinned, so any CPU's number does.
         let (cpus, recordings, flows) = (vec![0], Vec::new(), softdpu_vpc::FLOWS);
-        let config = EngineConfig { cpus, idle_sleep: None, io_depth, fairness, recordings, flows };
+        let yielding = YieldPolicy::Never;
+        let config = EngineConfig { cpus, yielding, io_depth, fairness, recordings, flows };
         let (engine, mut cores) = Engine::assemble(&config, false)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.set_timed(false);

@@ -96,8 +96,10 @@ pub struct CoreCounters {
     pub idle_ns: Counter,
     /// Grants that its scheduler gave.
     pub grants: Counter,
-    /// Times it went to sleep.
+    /// Times it gave its CPU away.
     pub sleeps: Counter,
+    /// What became of those times.
+    pub yields: YieldCounters,
     /// Requests completed.
     pub completed: Counter,
     /// Requests that ended on this core for a queue that had moved to another.
@@ -120,6 +122,29 @@ pub struct CoreCounters {
     pub outstanding: Counter,
     /// Whether it sleeps right now.
     pub asleep: AtomicBool,
+}
+
+/// What became of the times for which a core gave its CPU away. Each ends in one way, and is woken by one thing.
+#[derive(Debug, Default)]
+pub struct YieldCounters {
+    /// Their slice was over, and nothing had come.
+    pub expired: Counter,
+    /// Work ended them.
+    pub preempted: Counter,
+    /// Woken by a driver.
+    pub by_kick: Counter,
+    /// By another core or the control thread.
+    pub by_message: Counter,
+    /// By a back end.
+    pub by_back_end: Counter,
+    /// By the socket of a port.
+    pub by_socket: Counter,
+    /// By the clock: the slice, or something that was due.
+    pub by_timer: Counter,
+    /// Empty polls in a row beyond which it yields now; 0 where that is a fixed time.
+    pub threshold: Counter,
+    /// How long its next slice is at the most, nanoseconds.
+    pub slice_ns: Counter,
 }
 
 /// What a core did with packets from tunnels while a steering table was in force.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use softdpu_sched::{
     Balancer, Demotions, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
+    YieldPolicy,
 };
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::notify::Notifier;
@@ -30,6 +31,7 @@ use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::network::{Network, RunningReceiver};
 use crate::queue::{QueueSpec, RateLimit, Role, RunningQueue};
 use crate::recorder::Recorder;
+use crate::role::CoreRole;
 use crate::shares::Shares;
 use crate::steering::SteeringControl;
 
@@ -41,8 +43,8 @@ const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and r
 pub struct EngineConfig {
     /// The CPUs, one core thread each.
     pub cpus: Vec<usize>,
-    /// How long a core spins without work before it sleeps; none: it never sleeps.
-    pub idle_sleep: Option<Duration>,
+    /// When a core gives its CPU away.
+    pub yielding: YieldPolicy,
     /// Submission entries of each core's io_uring.
     pub io_depth: u32,
     /// How tenants share a core.
@@ -96,16 +98,6 @@ pub enum EngineError {
     NoSuchQueue,
 }
 
-/// What a core is. The slow one is the last, and no data-plane core: devices are demoted to it that make cores wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CoreRole {
-    DataPlane { cpu: usize },
-    Slow,
-}
-
-/// How long the slow core spins without work before it sleeps: it has no CPU of its own.
-const SLOW_IDLE: Duration = Duration::from_micros(20);
-
 /// How long the slow core has to end with the others. What it waits for may take as long as a front end likes.
 const SLOW_END: Duration = Duration::from_millis(100);
 
@@ -123,37 +115,6 @@ impl CoreHandle {
     /// Whether devices are on it that make cores wait.
     pub(crate) fn is_held_up(&self) -> bool {
         self.role == CoreRole::Slow && self.queues > 0
-    }
-}
-
-impl CoreRole {
-    /// Takes this thread to where it belongs: a CPU of its own, or any that no core has, if there is one.
-    fn settle(self, others: &[usize]) {
-        match self {
-            CoreRole::DataPlane { cpu } => {
-                if let Err(error) = affinity::pin_to(cpu) {
-                    tracing::error!(cpu, %error, "data-plane core is not pinned");
-                }
-                if let Err(error) = affinity::highest_nice() {
-                    tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
-                }
-            }
-            CoreRole::Slow if others.is_empty() => {
-                tracing::info!("every CPU is a core's: what makes cores wait is served on those, at ordinary priority");
-            }
-            CoreRole::Slow => {
-                if let Err(error) = affinity::keep_to(others) {
-                    tracing::error!(%error, "the slow core may run on the other cores' CPUs");
-                }
-            }
-        }
-    }
-
-    fn idle_sleep(self, config: &EngineConfig) -> Option<Duration> {
-        match self {
-            CoreRole::DataPlane { .. } => config.idle_sleep,
-            CoreRole::Slow => Some(SLOW_IDLE),
-        }
     }
 }
 
@@ -309,7 +270,7 @@ impl Engine {
                 shared: shared.clone(),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
-                idle_after_ns: role.idle_sleep(config).map(|idle| idle.as_nanos() as u64),
+                yielding: role.yielding(config),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
             cores.push(core);
@@ -622,11 +583,10 @@ impl Engine {
         advance
     }
 
-    /// Sets how long cores spin without work before they sleep; none: they never sleep.
-    pub fn set_idle_sleep(&self, idle_sleep: Option<Duration>) {
-        let idle_after_ns = idle_sleep.map(|idle| idle.as_nanos() as u64);
+    /// Sets when cores give their CPUs away.
+    pub fn set_yielding(&self, policy: YieldPolicy) {
         for core in self.data_plane() {
-            core.mailbox.send(ToCore::IdleSleep(idle_after_ns));
+            core.mailbox.send(ToCore::Yielding(policy));
         }
     }
 

@@ -39,6 +39,7 @@ mod net;
 mod network;
 mod queue;
 mod recorder;
+mod role;
 mod shares;
 mod sleep;
 mod steal;
@@ -53,7 +54,9 @@ extern crate self as softdpu_engine;
 mod common;
 
 pub use by_hand::ByHand;
-pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters};
+pub use counters::{
+    CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters, YieldCounters,
+};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use ids::{CoreIndex, QueueKey};
 pub use injector::Injector;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, View};
 use softdpu_ring::Position;
-use softdpu_sched::{QueueId, Share, TenantId};
+use softdpu_sched::{QueueId, Share, TenantId, YieldPolicy};
 use softdpu_storage::Volume;
 use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
@@ -117,8 +117,8 @@ pub(crate) enum ToCore {
     Announce(PortId),
     /// What would become of a frame.
     Explain(ExplainRequest),
-    /// How long to spin without work before sleeping, nanoseconds; none: never sleep.
-    IdleSleep(Option<u64>),
+    /// When to give the CPU away.
+    Yielding(YieldPolicy),
     Shutdown,
 }
 
@@ -152,7 +152,7 @@ impl ToCore {
             | ToCore::Steering(_)
             | ToCore::Steered { .. }
             | ToCore::MarkPassed { .. }
-            | ToCore::IdleSleep(_)
+            | ToCore::Yielding(_)
             | ToCore::Shutdown => None,
         }
     }

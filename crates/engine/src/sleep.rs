@@ -4,14 +4,11 @@
 //! which could make a read block. Every write to an eventfd is an edge, so nothing is missed; one that came while the
 //! core was spinning costs a single needless wake-up.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-
-/// Events fetched by one wait.
-const BATCH: usize = 64;
+use softdpu_sys::wake;
 
 /// What a descriptor in the set stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +38,8 @@ impl Waker {
         })
     }
 
-    fn of(data: EventData) -> Waker {
-        match data.u64() {
+    fn of(data: u64) -> Waker {
+        match data {
             MAILBOX => Waker::Mailbox,
             BACKEND => Waker::Backend,
             number if number & PORT != 0 => Waker::Port(number as u32),
@@ -87,22 +84,14 @@ impl Sleep {
     }
 
     /// Sleeps until something happens or `nanos` have passed, and tells `woken` what it was.
-    pub(crate) fn wait(&self, nanos: Option<u64>, mut woken: impl FnMut(Waker)) {
-        let timeout = nanos
-            .map(|nanos| Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ });
-        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; BATCH];
+    pub(crate) fn wait(&self, nanos: u64, mut woken: impl FnMut(Waker)) {
         // EINTR and anything else: the caller looks at everything after waking anyway.
-        let count = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        for event in &events[..count] {
-            woken(Waker::of(event.data));
-        }
+        let _ = wake::wait(self.epoll.as_fd(), nanos, |data| woken(Waker::of(data)));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use softdpu_sys::wake::Doorbell;
 
     use super::*;
@@ -115,13 +104,13 @@ mod tests {
         for _ in 0..3 {
             kick.ring();
             let mut woken = Vec::new();
-            sleep.wait(Some(1_000_000_000), |waker| woken.push(waker));
+            sleep.wait(1_000_000_000, |waker| woken.push(waker));
             assert_eq!(woken, [Waker::Queue(7)]);
-            sleep.wait(Some(0), |waker| panic!("woken again by {waker:?}"));
+            sleep.wait(0, |waker| panic!("woken again by {waker:?}"));
         }
         sleep.forget(kick.as_fd());
         kick.ring();
-        sleep.wait(Some(0), |waker| panic!("woken by {waker:?} after it was forgotten"));
+        sleep.wait(0, |waker| panic!("woken by {waker:?} after it was forgotten"));
     }
 
     #[test]

@@ -73,3 +73,48 @@ fn what_was_posted_is_visible_to_who_takes_the_mark() {
         sender.join().unwrap();
     });
 }
+
+/// A core that yields for slices which end by themselves, again and again, is woken in the last one or has seen the
+/// message. Its bell is drained after each. One message: loom does not know that a store comes after what another
+/// thread has swapped before it, which it needs for a second one.
+#[test]
+fn no_wake_up_is_lost_over_slices_that_expire() {
+    const SLICES: u32 = 2;
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let sleeper = Arc::new(Sleeper::new());
+        let messages = Arc::new(AtomicU32::new(0));
+        let bell = Arc::new(AtomicBool::new(false));
+        let sender = {
+            let (sleeper, messages, bell) = (Arc::clone(&sleeper), Arc::clone(&messages), Arc::clone(&bell));
+            thread::spawn(move || {
+                messages.fetch_add(1, Ordering::Relaxed);
+                if sleeper.post() {
+                    bell.store(true, Ordering::Release);
+                }
+            })
+        };
+        let mut seen = 0;
+        let mut look = || {
+            if sleeper.posted() {
+                seen = messages.load(Ordering::Relaxed);
+            }
+            seen
+        };
+        for _ in 0..SLICES {
+            look();
+            if sleeper.fall_asleep() {
+                // The slice expires, whatever comes.
+                sleeper.wake_up();
+                bell.swap(false, Ordering::Acquire);
+            }
+        }
+        let seen = look();
+        let sleeps = sleeper.fall_asleep();
+        sender.join().unwrap();
+        if sleeps && seen < messages.load(Ordering::Relaxed) {
+            assert!(bell.load(Ordering::Acquire), "asleep, with the message unseen and a silent bell");
+        }
+    });
+}

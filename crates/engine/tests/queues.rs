@@ -10,11 +10,11 @@ mod travel;
 
 use std::time::{Duration, Instant};
 
-use common::cores::{engine, event};
+use common::cores::{engine, engine_that, event};
 use common::disk::{Guest, memory_volume};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
-use softdpu_sched::{Nanos, Share, TenantId};
+use softdpu_sched::{Nanos, Share, TenantId, YieldPolicy, YieldTuning};
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 
@@ -41,14 +41,19 @@ fn what_was_written_is_read_back() {
 
 #[test]
 fn a_sleeping_core_misses_no_kick() {
-    for format in BOTH {
-        let mut engine = engine(Some(Duration::ZERO));
+    // A kick that were missed would be noticed when the slice is over: in the end that is in a minute.
+    let longest = Nanos(60_000_000_000);
+    let adaptive = YieldTuning { threshold: 1, least: 1, most: 1, slice: longest, longest, spin: longest };
+    let expiring = YieldTuning { slice: Nanos(5_000), ..adaptive };
+    let policies = [YieldPolicy::After(Nanos(0)), YieldPolicy::Adaptive(adaptive), YieldPolicy::Adaptive(expiring)];
+    for (format, policy) in BOTH.into_iter().flat_map(|format| policies.map(|policy| (format, policy))) {
+        let mut engine = engine_that(policy);
         let volume = memory_volume(1 << 20);
         let mut guest = Guest::new(format);
         let spec = guest.spec(&volume, 0);
         engine.start_queue(Some(CoreIndex(1)), spec).unwrap();
         let mut pause = Duration::ZERO;
-        for round in 0..3_000 {
+        for round in 0..1_000 {
             assert!(guest.submit(None, round % 100));
             guest.publish();
             assert_eq!(guest.wait().0, 0);

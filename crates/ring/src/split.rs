@@ -369,8 +369,14 @@ impl SplitQueue {
     }
 
     pub(crate) fn disarm(&mut self) {
-        // With EVENT_IDX the event that was asked for is in the past as soon as something is taken; nothing to write.
-        if !self.common.broken && !self.common.config.event_idx {
+        if self.common.broken {
+            return;
+        }
+        if self.common.config.event_idx {
+            // In the past: otherwise the next entry would be notified that comes after nothing has come while armed.
+            publish(self.parts.used.event(), self.last_avail.wrapping_sub(1));
+            self.log(self.parts.used.event_offset(), 2);
+        } else {
             publish(self.parts.used.flags(), NO_NOTIFY);
             self.log(0, 2);
         }

@@ -113,3 +113,47 @@ fn without_the_barrier_it_would_sleep_for_ever() {
     }
     sleep_and_wake(publish_then_read, no_barrier);
 }
+
+/// A device that yields for a slice that expires, polls, and yields again: the driver's only kick may have been asked
+/// for by either slice, or none, where the device sees the work.
+fn over_two_slices(arm: fn(&Shared, u16, &Shared) -> u16) {
+    const PAST: u16 = 100;
+    loom::model(move || {
+        let index = Arc::new(Shared::new(0));
+        let event = Arc::new(Shared::new(PAST));
+        let kicked = Arc::new(AtomicBool::new(false));
+        let driver = {
+            let (index, event, kicked) = (Arc::clone(&index), Arc::clone(&event), Arc::clone(&kicked));
+            thread::spawn(move || {
+                if publish_then_read(&*index, 1, &*event) == 0 {
+                    kicked.store(true, Ordering::Release);
+                }
+            })
+        };
+        let mut seen = arm(&event, 0, &index);
+        publish(&*event, PAST);
+        if seen == 0 {
+            seen = observe(&*index);
+        }
+        if seen == 0 {
+            seen = arm(&event, 0, &index);
+        }
+        driver.join().unwrap();
+        // A kick is an edge that nothing reads: one of the first slice ends the second at once.
+        assert!(seen == 1 || kicked.load(Ordering::Acquire), "asleep, with work, and not woken");
+    });
+}
+
+#[test]
+fn a_device_that_yields_again_is_woken_or_sees_the_work() {
+    over_two_slices(publish_then_read);
+}
+
+#[test]
+#[should_panic(expected = "not woken")]
+fn without_the_barrier_the_second_slice_would_last() {
+    over_two_slices(|word, value, other| {
+        publish(word, value);
+        observe(other)
+    });
+}

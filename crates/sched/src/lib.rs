@@ -16,6 +16,7 @@
 //! | `control_plane` | tasks on idle time, with a minimum: [`MinimumShare`] |
 //! | [`threads`] | which thread of a host runs on which of its cores: FIFO, Shinjuku, multi-queue Shinjuku, VMs |
 //! | [`tiering`] | which memory of a host stays in its fast tier: SOL, a clock |
+//! | `yielding` | when a core gives its CPU away: [`Yielding`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -42,6 +43,7 @@ pub mod threads;
 pub mod tiering;
 mod types;
 mod weighted;
+mod yielding;
 
 pub use control_plane::{MinimumShare, TaskClass, TaskUse};
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
@@ -62,3 +64,4 @@ pub use types::{
     TenantId, Work, WorkKind,
 };
 pub use weighted::{Tuning, Weighted};
+pub use yielding::{SliceEnd, YieldPolicy, YieldTuning, YieldedSlice, Yielding};

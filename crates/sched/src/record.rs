@@ -25,13 +25,15 @@ pub use encode::Encoder;
 
 use crate::{
     Account, Cost, Decision, DeferredWork, Grant, Nanos, Placement, Preemption, QueueId, Share, TenantId,
-    TenantScheduler, Work,
+    TenantScheduler, Work, YieldPolicy, YieldedSlice,
 };
 
 /// What a recording begins with.
 const MAGIC: [u8; 8] = *b"SDPUREC\n";
-/// The format that is written, and the only one that is read.
-pub const VERSION: u16 = 1;
+/// The format that is written.
+pub const VERSION: u16 = 2;
+/// The oldest format that is read: it is the same without yields.
+pub const OLDEST_VERSION: u16 = 1;
 /// The largest queue number that is read: a recording is a file from anywhere, and policies keep queues in tables.
 pub const LARGEST_QUEUE: u32 = (1 << 16) - 1;
 /// The largest number of a back end that is read.
@@ -52,6 +54,8 @@ mod opcode {
     pub(super) const COMPLETE: u8 = 9;
     pub(super) const CANCEL: u8 = 10;
     pub(super) const STOPPED: u8 = 11;
+    pub(super) const YIELDING: u8 = 12;
+    pub(super) const YIELDED: u8 = 13;
 }
 
 /// Which core and policy a recording is of.
@@ -131,6 +135,10 @@ pub enum Event {
         /// The queue.
         queue: QueueId,
     },
+    /// [`TenantScheduler::yielding`].
+    Yielding(YieldPolicy),
+    /// [`TenantScheduler::yielded`].
+    Yielded(YieldedSlice),
     /// The recording ends here, though the policy went on: the buffer was not emptied in time.
     Stopped,
 }
@@ -238,6 +246,16 @@ impl<S: TenantScheduler, W: EventSink> TenantScheduler for Recording<S, W> {
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)
+    }
+
+    fn yielding(&mut self, policy: YieldPolicy) {
+        self.sink.write(&Event::Yielding(policy));
+        self.policy.yielding(policy);
+    }
+
+    fn yielded(&mut self, slice: YieldedSlice) {
+        self.sink.write(&Event::Yielded(slice));
+        self.policy.yielded(slice);
     }
 }
 

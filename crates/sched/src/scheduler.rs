@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::{
     Account, Cost, Decision, DeferredWork, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, Precedence, Preemption,
-    QueueId, Share, TenantId, TenantScheduler, Weighted, Work,
+    QueueId, Share, TenantId, TenantScheduler, Weighted, Work, YieldPolicy, YieldedSlice,
 };
 
 /// One core's policy.
@@ -126,6 +126,14 @@ impl TenantScheduler for Scheduler {
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         each!(self, policy => policy.account(now, tenant))
+    }
+
+    fn yielding(&mut self, yields: YieldPolicy) {
+        each!(self, policy => policy.yielding(yields));
+    }
+
+    fn yielded(&mut self, slice: YieldedSlice) {
+        each!(self, policy => policy.yielded(slice));
     }
 }
 

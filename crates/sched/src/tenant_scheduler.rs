@@ -1,6 +1,9 @@
 //! What a policy answers: what every one has to, and what only some do.
 
-use crate::{Account, Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, Work};
+use crate::{
+    Account, Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, Work, YieldPolicy,
+    YieldedSlice,
+};
 
 /// Decides which tenant's work a core runs next. Pure: time is an argument, the answer is a value.
 ///
@@ -38,6 +41,12 @@ pub trait TenantScheduler: Preemption + DeferredWork {
     fn account(&self, _now: Nanos, _tenant: TenantId) -> Account {
         Account::default()
     }
+
+    /// The core yields by this policy from now on. No scheduler goes by it; a recording has it.
+    fn yielding(&mut self, _policy: YieldPolicy) {}
+
+    /// The core gave its CPU away for a slice. No scheduler goes by it; a recording has it.
+    fn yielded(&mut self, _slice: YieldedSlice) {}
 }
 
 /// How soon work that arrives while a grant runs is seen, and whether it ends that grant. The default answers are those

@@ -54,7 +54,7 @@ pub use service::ServiceDirectories;
 pub use site::{
     Backend, Cache, Cipher, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, EncryptedDiscard,
     Encryption, Fairness, FileBackend, FileMode, IdleSleep, Isolation, Log, LogFormat, LogLevel, Metrics, Mode,
-    NbdBackend, Node, Reconnect, Site, SocketAccess, VirtioBlk, Volume,
+    NbdBackend, Node, Reconnect, Site, SocketAccess, VirtioBlk, Volume, Yield,
 };
 pub use softdpu_nbd::NbdUri;
 pub use steering::{SteerRule, Steering, SteeringChange, SteeringMode};

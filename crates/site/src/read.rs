@@ -151,17 +151,23 @@ pub(super) fn socket_address(text: &str, port: u16) -> Result<SocketAddr, String
 
 fn dataplane(reader: &Reader<'_>) -> Dataplane {
     let default = Dataplane::default();
-
+    let idle_sleep = reader
+        .converted("idle-sleep", "a time with a unit such as \"50 us\", or \"never\"", |text| {
+            IdleSleep::try_from(text.to_owned()).map_err(|error| error.to_string())
+        })
+        .unwrap_or(default.idle_sleep);
+    let yields = reader.choice("yield", &[("adaptive", Yield::Adaptive), ("off", Yield::Off)], &[]);
+    if let (IdleSleep::Never, Some(Yield::Adaptive), Some(value)) = (idle_sleep, yields, reader.value("yield")) {
+        let problem = reader.wrong("yield", value, "\"off\", or nothing, beside `idle-sleep = \"never\"`");
+        reader.report(problem.help("a core that never sleeps yields to nothing; leave out one of the two"));
+    }
     Dataplane {
         cores: reader.cores("cores").unwrap_or(default.cores),
         mode: reader
             .choice("mode", &[("performance", Mode::Performance)], &["zero-cost", "hybrid"])
             .unwrap_or(default.mode),
-        idle_sleep: reader
-            .converted("idle-sleep", "a time with a unit such as \"50 us\", or \"never\"", |text| {
-                IdleSleep::try_from(text.to_owned()).map_err(|error| error.to_string())
-            })
-            .unwrap_or(default.idle_sleep),
+        idle_sleep,
+        yields: yields.unwrap_or(default.yields),
         domain_memory: reader.parsed("domain-memory", WHAT_SIZE),
     }
 }

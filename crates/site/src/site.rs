@@ -128,8 +128,11 @@ pub struct Dataplane {
     pub cores: Vec<u32>,
     /// What the cores do beside the data path.
     pub mode: Mode,
-    /// How long a core spins without work before it sleeps.
+    /// How long a core spins without work before it sleeps; where it yields adaptively, the longest time.
     pub idle_sleep: IdleSleep,
+    /// How it finds out when to give its CPU away, and for how long.
+    #[serde(rename = "yield", default, skip_serializing_if = "Yield::is_default")]
+    pub yields: Yield,
     /// Bytes of guest memory that a domain may have mapped; four times the host's memory where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain_memory: Option<Bytes>,
@@ -137,7 +140,13 @@ pub struct Dataplane {
 
 impl Default for Dataplane {
     fn default() -> Self {
-        Dataplane { cores: vec![1], mode: Mode::default(), idle_sleep: IdleSleep::default(), domain_memory: None }
+        Dataplane {
+            cores: vec![1],
+            mode: Mode::default(),
+            idle_sleep: IdleSleep::default(),
+            yields: Yield::default(),
+            domain_memory: None,
+        }
     }
 }
 
@@ -171,6 +180,23 @@ pub enum IdleSleep {
     Never,
     /// It sleeps after this long without work.
     After(Span),
+}
+
+/// How a core finds out when to give its CPU away, and for how long (Tai Chi §4.1, §4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Yield {
+    /// By a threshold of empty polls, for a slice; both adapt to what became of the last slice.
+    Adaptive,
+    /// After a fixed time without work, until it is woken.
+    #[default]
+    Off,
+}
+
+impl Yield {
+    fn is_default(&self) -> bool {
+        *self == Yield::default()
+    }
 }
 
 impl Default for IdleSleep {

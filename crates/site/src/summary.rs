@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::network::NetworkPort;
-use super::site::{Backend, DeviceKind, IdleSleep, Site, VirtioBlk};
+use super::site::{Backend, DeviceKind, IdleSleep, Site, VirtioBlk, Yield};
 use super::tenant::{LatencyClass, Tenant, TenantLimits};
 
 /// What `site` would run, for people.
@@ -17,9 +17,10 @@ pub fn summary(site: &Site) -> String {
 fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
     let dataplane = &site.node.dataplane;
     let cores: Vec<String> = dataplane.cores.iter().map(u32::to_string).collect();
-    let idle = match dataplane.idle_sleep {
-        IdleSleep::Never => "always spinning".to_owned(),
-        IdleSleep::After(span) => format!("sleeping after {span} without work"),
+    let idle = match (dataplane.idle_sleep, dataplane.yields) {
+        (IdleSleep::Never, _) => "always spinning".to_owned(),
+        (IdleSleep::After(span), Yield::Off) => format!("sleeping after {span} without work"),
+        (IdleSleep::After(span), Yield::Adaptive) => format!("yielding within {span} without work"),
     };
     writeln!(out, "data plane  CPU {}, {idle}", cores.join(", "))?;
     writeln!(out, "fairness    {}", site.node.fairness.name())?;

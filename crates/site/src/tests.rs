@@ -111,7 +111,7 @@ fn everything_that_can_be_written_is_read() {
     let site = site(
         r#"
 [node]
-dataplane       = { cores = [0, 3], mode = "performance", idle-sleep = "never" }
+dataplane       = { cores = [0, 3], mode = "performance", idle-sleep = "100 us", yield = "adaptive" }
 fairness        = "fcfs"
 run-directory   = "/run/softdpu"
 state-directory = "state"
@@ -154,7 +154,8 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
 "#,
     );
     assert_eq!(site.node.dataplane.cores, [0, 3]);
-    assert_eq!(site.node.dataplane.idle_sleep, IdleSleep::Never);
+    let idle_sleep = IdleSleep::After(Span::from_micros(100));
+    assert_eq!((site.node.dataplane.idle_sleep, site.node.dataplane.yields), (idle_sleep, Yield::Adaptive));
     assert_eq!(site.node.state_directory, Path::new("/srv/site/state"));
     assert_eq!(site.node.api.socket_mode, FileMode(0o660));
     assert_eq!(site.node.metrics.as_ref().unwrap().listen.port(), 9477);

@@ -17,7 +17,7 @@ use softdpu_bench::comparison::{self, Plan, VolumeKind};
 use softdpu_bench::outage::Event;
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::{Subject, Variant};
-use softdpu_bench::{SetupError, idle, interrupt, outage, plot};
+use softdpu_bench::{SetupError, cosched, idle, interrupt, outage, plot};
 use softdpu_frontend::load::{Pattern, Waiting};
 use softdpu_frontend::{Format, Frames, Transfer};
 
@@ -44,6 +44,8 @@ pub enum BenchCommand {
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
+    /// What the control plane gets of a core's idle time, beside a static partition, and what that costs bursts of work
+    Cosched(Cosched),
     /// The gap that clients of disks see when the data plane is upgraded
     Upgrade(Outage),
     /// The gap that clients of disks see when the data plane is killed
@@ -163,6 +165,31 @@ pub struct Interrupt {
     turns: Turns,
 }
 
+/// `softdpu bench cosched`
+#[derive(Debug, Args)]
+pub struct Cosched {
+    /// How long a burst keeps the core busy, microseconds
+    #[arg(long, value_name = "US", default_value_t = 300)]
+    busy: u64,
+    /// From one burst to the next, microseconds
+    #[arg(long, value_name = "US", default_value_t = 1000)]
+    period: u64,
+    /// Length of one measurement
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Pairs of a static partition and each way, taking turns
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// The control plane's CPU
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    control_cpu: usize,
+    /// The data plane's CPU
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    data_cpu: usize,
+    #[command(flatten)]
+    output: Form,
+}
+
 /// How often is measured, where, and how it is printed.
 #[derive(Debug, Args)]
 struct Turns {
@@ -277,6 +304,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Wave(options) => wave::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
+        BenchCommand::Cosched(options) => measure_cosched(options),
         BenchCommand::Upgrade(options) => measure_outage(options, Event::Upgrade),
         BenchCommand::Recover(options) => measure_outage(options, Event::Kill),
     }
@@ -383,6 +411,14 @@ fn measure_idle(options: &Idle) -> Result<(), String> {
     )
     .map_err(|error| error.to_string())?;
     options.output.show(|to| figures.write_json(to), || format!("{figures}\n"))
+}
+
+fn measure_cosched(options: &Cosched) -> Result<(), String> {
+    let Cosched { busy, period, seconds: length, rounds, control_cpu, data_cpu, output } = *options;
+    let (busy, period) = (Duration::from_micros(busy), Duration::from_micros(period));
+    let plan = cosched::Plan { busy, period, duration: seconds(length)?, rounds, control_cpu, data_cpu };
+    let figures = with_progress(|progress| cosched::measure(&plan, progress))?;
+    output.show(|to| figures.write_json(to), || figures.to_string())
 }
 
 fn measure_outage(options: &Outage, event: Event) -> Result<(), String> {

@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use softdpu_twin::explore::yielding::{ADAPTIVE, BrokenYield, is_yielding};
 use softdpu_twin::explore::{self, Explored, broken::How};
 use softdpu_twin::mtda::{Constants, EXPERIMENTS, SEEDS, Scope, Summary, Verdict, calibrate, sensitivity};
 
@@ -258,8 +259,12 @@ fn list() -> Result<(), String> {
     }
     text.push_str("\nPOLICIES of replay and explore\n  ");
     text.push_str(&softdpu_sched::Policy::NAMES.join(" "));
+    text.push_str("\n\nPOLICIES of explore that say when a core yields\n  ");
+    text.push_str(ADAPTIVE);
     text.push_str("\n\nPOLICIES of explore that are broken on purpose\n  ");
     text.push_str(&How::NAMES.map(|(name, _)| name).join(" "));
+    text.push_str("\n  ");
+    text.push_str(&BrokenYield::NAMES.map(|(name, _)| name).join(" "));
     text.push('\n');
     print(&text)
 }
@@ -271,6 +276,7 @@ fn sweep(options: &Explore) -> Result<(), String> {
         Some(seed) => seed..seed.saturating_add(1),
         None => options.first..options.first.saturating_add(options.seeds),
     };
+    let what = if is_yielding(policy) { "slices" } else { "grants" };
     let (mut failed, mut grants) = (Vec::new(), 0);
     let count = seeds.end - seeds.start;
     let is_watched = !options.json && std::io::stderr().is_terminal();
@@ -297,7 +303,7 @@ fn sweep(options: &Explore) -> Result<(), String> {
     }
     let Some(first) = failed.first() else {
         if !options.json {
-            print(&format!("{policy}: {count} seeds, {grants} grants, every promise kept\n"))?;
+            print(&format!("{policy}: {count} seeds, {grants} {what}, every promise kept\n"))?;
         }
         return Ok(());
     };
@@ -313,5 +319,6 @@ fn json(policy: &str, seed: u64, explored: &Explored) -> String {
         });
         format!("{object}\n")
     };
-    line("grants", explored.grants) + &line("violations", explored.violation.is_some().into())
+    line(if is_yielding(policy) { "slices" } else { "grants" }, explored.grants)
+        + &line("violations", explored.violation.is_some().into())
 }

@@ -10,6 +10,7 @@ mod examiner;
 #[cfg(test)]
 mod golden;
 mod scenario;
+pub mod yielding;
 
 use softdpu_sched::{Mtda, Policy, System, TenantId, TenantScheduler, UnknownPolicy};
 
@@ -24,18 +25,18 @@ use scenario::Scenario;
 pub struct Explored {
     /// The scenario in a line.
     pub scenario: String,
-    /// Grants that ran.
+    /// Grants that ran; of a policy of [yielding], slices.
     pub grants: u64,
     /// What was not as promised, if anything.
     pub violation: Option<Violation>,
 }
 
-/// A policy to explore: one of [`Policy::NAMES`], or one of [`How::NAMES`] that is broken on purpose.
+/// A policy to explore: one of [`Policy::NAMES`], of [yielding], or one that is broken on purpose ([`How::NAMES`]).
 ///
 /// # Errors
 /// [`UnknownPolicy`].
 pub fn check(name: &str) -> Result<(), UnknownPolicy> {
-    if How::named(name).is_some() { Ok(()) } else { Policy::named(name).map(|_| ()) }
+    if How::named(name).is_some() || yielding::is_yielding(name) { Ok(()) } else { Policy::named(name).map(|_| ()) }
 }
 
 /// Runs a seed's scenario with a policy.
@@ -43,6 +44,9 @@ pub fn check(name: &str) -> Result<(), UnknownPolicy> {
 /// # Errors
 /// [`UnknownPolicy`].
 pub fn explore(name: &str, seed: u64) -> Result<Explored, UnknownPolicy> {
+    if let Some(explored) = yielding::explore(name, seed) {
+        return Ok(explored);
+    }
     let scenario = Scenario::of(seed);
     let occupied = scenario.occupied.clone();
     let mtda = |mut mtda: Mtda| {

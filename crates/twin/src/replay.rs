@@ -9,7 +9,9 @@ mod again;
 use std::fmt;
 
 use softdpu_sched::record::{DecodeError, Decoder, Event, Fault, Header};
-use softdpu_sched::{Decision, Grant, Nanos, Policy, TenantScheduler, UnknownPolicy};
+use softdpu_sched::{
+    Decision, Grant, Nanos, Policy, TenantScheduler, UnknownPolicy, YieldPolicy, YieldedSlice, Yielding,
+};
 
 pub use again::{Comparison, Fared, TenantWaits, compare};
 
@@ -74,6 +76,15 @@ pub enum Outcome {
         /// What the policy decided now.
         decided: Decision,
     },
+    /// The first slice that was not: the core had yielded earlier, later, or for another time.
+    YieldDiffers {
+        /// The event, from 0.
+        event: u64,
+        /// What the recording has.
+        recorded: YieldedSlice,
+        /// The slice after as many empty polls now; none: it polls on.
+        decided: Option<Nanos>,
+    },
 }
 
 /// A replay.
@@ -87,6 +98,8 @@ pub struct Verified {
     pub decisions: u64,
     /// Of them, grants.
     pub grants: u64,
+    /// Slices that the core gave away, which were compared, too.
+    pub slices: u64,
     /// How the recording ends.
     pub ending: Ending,
     /// What came of it.
@@ -120,11 +133,18 @@ pub fn verify(file: &[u8]) -> Result<Verified, ReplayError> {
     let (header, decoder) = Decoder::new(file)?;
     let mut policy = policy_of(&header)?.build();
     let (events, ending) = events(decoder)?;
-    let mut verified = Verified { header, events: 0, decisions: 0, grants: 0, ending, outcome: Outcome::Same };
+    let mut verified =
+        Verified { header, events: 0, decisions: 0, grants: 0, slices: 0, ending, outcome: Outcome::Same };
+    let mut yields = Yields::default();
     let mut grants = Grants::default();
     let mut last = Decision::Idle;
     for event in &events {
         grants.see(verified.events, event)?;
+        if let Some(outcome) = yields.see(verified.events, event)? {
+            verified.outcome = outcome;
+            return Ok(verified);
+        }
+        verified.slices = yields.slices;
         let asked = match *event {
             Event::Decide { now, decision } => Some((now, decision)),
             Event::Again { now, .. } => Some((now, last)),
@@ -156,7 +176,43 @@ fn tell(policy: &mut impl TenantScheduler, event: &Event) {
         Event::Charge { now, grant, cost } => policy.charge(now, grant, cost),
         Event::Complete { now, grant, cost } => policy.complete(now, grant, cost),
         Event::Cancel { now, queue } => policy.cancel(now, queue),
+        Event::Yielding(yielding) => policy.yielding(yielding),
+        Event::Yielded(slice) => policy.yielded(slice),
         Event::Decide { .. } | Event::Again { .. } | Event::Stopped => {}
+    }
+}
+
+/// When the core yielded, and when it does now.
+#[derive(Debug, Default)]
+struct Yields {
+    yielding: Option<Yielding>,
+    slices: u64,
+}
+
+impl Yields {
+    /// What differs, if anything.
+    fn see(&mut self, event: u64, seen: &Event) -> Result<Option<Outcome>, ReplayError> {
+        let recorded = match *seen {
+            Event::Yielding(policy) => {
+                self.yielding = Some(Yielding::new(policy));
+                return Ok(None);
+            }
+            Event::Yielded(slice) => slice,
+            _ => return Ok(None),
+        };
+        let Some(yielding) = &mut self.yielding else {
+            return Err(ReplayError::Inconsistent { event, what: "a slice of a core that does not yield" });
+        };
+        let decided = yielding.yields(recorded.polls, recorded.spun);
+        // By polls alone: how long the one before took is not recorded.
+        let is_late = matches!(yielding.policy(), YieldPolicy::Adaptive(_))
+            && yielding.yields(recorded.polls.saturating_sub(1), Nanos(0)).is_some();
+        if decided != Some(recorded.slice) || is_late {
+            return Ok(Some(Outcome::YieldDiffers { event, recorded, decided }));
+        }
+        yielding.ended(recorded.end);
+        self.slices += 1;
+        Ok(None)
     }
 }
 

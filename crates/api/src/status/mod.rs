@@ -258,8 +258,11 @@ pub struct CoreStatus {
     /// Grants that its scheduler gave: a grant is some work of one queue.
     #[serde(default)]
     pub grants: u64,
-    /// How often it was woken.
+    /// How often it was woken: as often as it gave its CPU away.
     pub wakeups: u64,
+    /// What became of those times.
+    #[serde(default)]
+    pub yields: YieldStatus,
     /// How many queues it serves.
     pub queues: u32,
     /// Requests that ended here when their queue had moved on to another core, which completed them.
@@ -276,6 +279,36 @@ pub struct CoreStatus {
     /// Those that carried most in the last second, the heaviest first.
     #[serde(default)]
     pub heavy_flows: Vec<HeavyFlowStatus>,
+}
+
+/// What became of the times for which a core gave its CPU away (Tai Chi §4.1, §4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct YieldStatus {
+    /// Their slice was over, and nothing had come.
+    pub expired: u64,
+    /// Work ended them.
+    pub preempted: u64,
+    /// What woke the core.
+    pub wakeups: WakeupCounts,
+    /// Empty polls in a row beyond which it yields now; 0 where that is a fixed time.
+    pub threshold: u64,
+    /// How long its next slice is at the most, in nanoseconds.
+    pub slice_ns: u64,
+}
+
+/// What woke a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WakeupCounts {
+    /// A driver's kick.
+    pub kick: u64,
+    /// A message of another core or of the control thread.
+    pub message: u64,
+    /// A back end.
+    pub back_end: u64,
+    /// The socket of a TAP or of the underlay.
+    pub socket: u64,
+    /// The clock: the slice was over, or something was due.
+    pub timer: u64,
 }
 
 /// Frames by the tier that decided what becomes of them; one that stands for several counts once.

@@ -152,6 +152,39 @@ fn cores(out: &mut Exposition, status: &NodeStatus) {
         cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.wakeups as f64)),
     );
     out.metric(
+        "core_wakeups_by_kind_total",
+        "What woke the core.",
+        cores().flat_map(|(core, cpu)| {
+            let by = core.yields.wakeups;
+            let kinds = [
+                ("kick", by.kick),
+                ("message", by.message),
+                ("back-end", by.back_end),
+                ("socket", by.socket),
+                ("timer", by.timer),
+            ];
+            kinds.map(|(kind, count)| (vec![("cpu", &**cpu), ("kind", kind)], count as f64))
+        }),
+    );
+    out.metric(
+        "core_slices_total",
+        "Slices for which the core gave its CPU away, by what ended them.",
+        cores().flat_map(|(core, cpu)| {
+            let ends = [("expired", core.yields.expired), ("preempted", core.yields.preempted)];
+            ends.map(|(end, count)| (vec![("cpu", &**cpu), ("end", end)], count as f64))
+        }),
+    );
+    out.metric(
+        "core_yield_threshold",
+        "Empty polls in a row beyond which the core yields now.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.yields.threshold as f64)),
+    );
+    out.metric(
+        "core_slice_seconds",
+        "How long the core's next slice is at the most.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], seconds(core.yields.slice_ns))),
+    );
+    out.metric(
         "core_queues",
         "Queues the core serves.",
         cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], f64::from(core.queues))),

@@ -63,6 +63,13 @@ pub fn sample() -> NodeStatus {
             loops: 1_234_567,
             grants: 45_678,
             wakeups: 7,
+            yields: YieldStatus {
+                expired: 4,
+                preempted: 2,
+                wakeups: WakeupCounts { kick: 1, message: 1, back_end: 0, socket: 0, timer: 5 },
+                threshold: 256,
+                slice_ns: 100_000,
+            },
             travelled: 5,
             queues: 2,
             frames: FrameCounts { flow: 1_000, switch: 20, software: 3 },

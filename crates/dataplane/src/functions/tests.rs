@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use softdpu_engine::{CoreIndex, EngineConfig, FunctionReport};
-use softdpu_sched::Policy;
+use softdpu_sched::{Nanos, Policy, YieldPolicy};
 
 use super::*;
 use softdpu_api::status::FunctionStatus;
@@ -19,7 +19,7 @@ fn engine() -> Engine {
     let cpu = softdpu_sys::affinity::allowed()[0];
     Engine::start(&EngineConfig {
         cpus: vec![cpu],
-        idle_sleep: Some(Duration::from_micros(50)),
+        yielding: YieldPolicy::After(Nanos(50_000)),
         io_depth: 8,
         fairness: Policy::default(),
         recordings: Vec::new(),

@@ -130,7 +130,7 @@ impl<S: TenantScheduler> Core<S> {
                 self.frames.announce(&mut self.queues, port);
                 self.settle_broken();
             }
-            ToCore::IdleSleep(after_ns) => self.idle_after_ns = after_ns,
+            ToCore::Yielding(policy) => self.set_yielding(policy),
             ToCore::Shutdown => self.stopping = true,
         }
     }

@@ -12,7 +12,8 @@
 //!                 └───▶ Accounting       where the time goes
 //! ```
 //!
-//! Its own methods are in four files: the round (here), [messages], what becomes of [queues](lifecycle), and [grants].
+//! Its own methods are in five files: the round (here), [messages], what becomes of [queues](lifecycle), [grants], and
+//! how it [gives its CPU away](yielding).
 
 mod accounting;
 mod completions;
@@ -23,18 +24,18 @@ mod messages;
 #[cfg(test)]
 mod tests;
 mod work;
+mod yielding;
 
 use grants::IngressBurst;
 pub(crate) use work::Contention;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
-use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sched::{Nanos, TenantScheduler, Work, YieldPolicy};
 use softdpu_storage::IoContext;
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
@@ -44,14 +45,15 @@ use self::accounting::Accounting;
 use self::completions::Completions;
 use self::directory::QueueDirectory;
 use self::work::WorkScheduler;
+use self::yielding::Idle;
 use crate::counters::CoreCounters;
 use crate::disk::DiskPath;
 use crate::frames::{Forwarder, ForwarderShared};
 use crate::links::CoreLinks;
 use crate::mailbox::Inbox;
 use crate::message::ToCore;
-use crate::queue::{Backpressure, QueueTable, Role, RunningQueue};
-use crate::sleep::{Sleep, Waker};
+use crate::queue::{Backpressure, QueueTable, Role};
+use crate::sleep::Sleep;
 use crate::steal::Spent;
 
 /// Chains taken from one ring before the next is polled.
@@ -60,22 +62,11 @@ const INTAKE: usize = 64;
 /// Rounds between two [ticks](Core::tick).
 const ROUNDS_PER_TICK: u32 = 1024;
 
-/// The longest sleep, so that time-outs of back ends are noticed.
-const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
-
-/// Between two looks of the slow core at a ring that has no notifications.
-const SLOW_POLL: Duration = Duration::from_micros(100);
-
-/// For how long a core sleeps while frames wait for a socket that took no more: an interface drains in less.
-const BACKED_UP_NS: u64 = 100_000;
-
 /// Everything a core owns. Lives on its thread.
 pub(crate) struct Core<S> {
     links: CoreLinks,
     inbox: Inbox<ToCore>,
     sleep: Sleep,
-    /// Spinning time without work before the core sleeps; none: never.
-    idle_after_ns: Option<u64>,
     stopping: bool,
 
     queues: QueueTable,
@@ -110,7 +101,7 @@ pub(crate) struct CoreParts<S> {
     pub notifier: Notifier,
     pub inbox: Inbox<ToCore>,
     pub counters: Arc<CoreCounters>,
-    pub idle_after_ns: Option<u64>,
+    pub yielding: YieldPolicy,
     pub shared: ForwarderShared,
     pub tables: Arc<Tables>,
     /// Flows that it keeps at most.
@@ -119,15 +110,14 @@ pub(crate) struct CoreParts<S> {
 
 impl<S: TenantScheduler> Core<S> {
     pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, Errno> {
-        let CoreParts { links, scheduler, io, notifier, inbox, counters, idle_after_ns, shared, tables, flows } = parts;
+        let CoreParts { links, scheduler, io, notifier, inbox, counters, yielding, shared, tables, flows } = parts;
         let disk = DiskPath::new(io);
         let sleep = Sleep::new(inbox.bell().as_fd(), disk.wait_fd())?;
-        Ok(Core {
+        let mut core = Core {
             frames: Forwarder::new(links.clone(), Arc::clone(&counters), shared, tables, flows),
             links,
             inbox,
             sleep,
-            idle_after_ns,
             stopping: false,
             queues: QueueTable::default(),
             directory: QueueDirectory::default(),
@@ -138,7 +128,9 @@ impl<S: TenantScheduler> Core<S> {
             batch: Chains::new(),
             turn_grants: u32::MAX,
             ingress_burst: IngressBurst::default(),
-        })
+        };
+        core.set_yielding(yielding);
+        Ok(core)
     }
 
     /// Sets whether turns end by time, as they do at first: not where what happens is not to depend on time.
@@ -154,7 +146,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Runs until told to shut down.
     pub(crate) fn run(mut self) {
         let mut last = clock::now();
-        let mut idle_since = last;
+        let mut idle = Idle::since(last);
         let mut until_tick = ROUNDS_PER_TICK;
         while !self.stopping {
             let busy = self.round(last);
@@ -170,19 +162,20 @@ impl<S: TenantScheduler> Core<S> {
             self.accounting.counters.rounds.add(1);
             if busy {
                 self.accounting.counters.busy_ns.add(passed);
-                idle_since = now;
+                idle = Idle::since(now);
                 continue;
             }
             self.accounting.counters.idle_ns.add(passed);
             std::hint::spin_loop();
-            if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
+            idle.polls += 1;
+            if let Some(slice) = self.work.dispatcher.yielding().yields(idle.polls, idle.spun(now)) {
                 self.frames.rest();
-                self.nap();
+                self.give_away(idle, now, slice);
                 let now = clock::now();
                 self.advertise(now);
                 self.accounting.counters.idle_ns.add(now.saturating_sub(last));
                 last = now;
-                idle_since = now;
+                idle = Idle::since(now);
             }
         }
         self.frames.finish();
@@ -379,68 +372,5 @@ impl<S: TenantScheduler> Core<S> {
                 self.break_queue(number, reason.to_owned());
             }
         }
-    }
-
-    /// Sleeps until a driver, a back end, a message or a deadline wakes the core.
-    fn nap(&mut self) {
-        self.tick();
-        let now = Nanos(clock::now());
-        let has_work = self.frames.has_work() || self.queues.is_any_unpublished() || self.completions.has_interrupts();
-        if has_work {
-            return self.tick();
-        }
-        let Core { queues, work, .. } = self;
-        // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
-        let is_full =
-            |queue: &RunningQueue| work.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
-        let armed = queues.arm(|queue| queue.is_rate_limited(now) || queue.is_resting(now) || is_full(queue));
-        if self.links.is_slow() && !armed.may_sleep() {
-            // It has no CPU of its own.
-            std::thread::sleep(SLOW_POLL);
-        }
-        if armed.may_sleep() && !self.work.is_due(now) && self.inbox.fall_asleep() {
-            self.accounting.counters.sleeps.add(1);
-            self.accounting.counters.asleep.store(true, Relaxed);
-            // By the time at which limits were checked: a queue that was not armed for one is not forgotten.
-            let limit = self.sleep_limit(now.0);
-            let queues = &self.queues;
-            self.sleep.wait(Some(limit), |waker| {
-                if let Waker::Queue(number) = waker
-                    && let Some(queue) = queues.get(number)
-                {
-                    queue.spec.counters.kicks.add(1);
-                }
-            });
-            self.accounting.counters.asleep.store(false, Relaxed);
-            self.inbox.wake_up();
-        }
-        self.queues.disarm(armed);
-        self.settle_broken();
-        self.tick();
-    }
-
-    fn sleep_limit(&self, now: u64) -> u64 {
-        let limits = self.queues.iter().filter_map(|queue| match &queue.spec.role {
-            Role::Transmit(transmit) if queue.is_rate_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
-            _ => None,
-        });
-        let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
-        let rests = self.queues.iter().map(|queue| queue.rests_until).filter(|until| *until > now);
-        let backend =
-            self.disk.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
-        let grants = self.work.is_waiting().then_some(self.work.dispatcher.idle_until().0);
-        // Nothing tells that a full socket takes frames again.
-        let sockets = self.frames.is_backed_up().then_some(now + BACKED_UP_NS);
-        stops
-            .chain(limits)
-            .chain(rests)
-            .chain(grants)
-            .chain(sockets)
-            .chain(self.frames.functions_due())
-            .map(|deadline| deadline.saturating_sub(now))
-            .chain(backend)
-            .chain([LONGEST_SLEEP_NS])
-            .min()
-            .unwrap_or(LONGEST_SLEEP_NS)
     }
 }

@@ -3,6 +3,7 @@
 mod encrypted;
 mod frames;
 mod loans;
+mod yielding;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use softdpu_ring::Format;
 use softdpu_sched::{
     Cost, Decision, DeferredWork, Fcfs, Grant, LatencyClass, Nanos, Precedence, Preemption, QueueId, Share, TenantId,
-    TenantScheduler, Work,
+    TenantScheduler, Work, YieldPolicy,
 };
 use softdpu_storage::{IoContext, PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_sys::notify::Notifier;
@@ -124,17 +125,27 @@ fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
 
 /// The same, and what it tells a second core.
 fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbox<ToCore>) {
+    of_two(tables, CoreIndex(0), None)
+}
+
+/// One of two cores, and what it tells the other. `slow`: the one of them that is the slow core.
+fn of_two(
+    tables: Arc<Tables>,
+    index: CoreIndex,
+    slow: Option<CoreIndex>,
+) -> (Core<Recorder>, Inbox<FromCore>, Inbox<ToCore>) {
     let (peer, inbox) = mailbox().unwrap();
     let (other, other_inbox) = mailbox().unwrap();
     let (control, events) = mailbox().unwrap();
+    let peers = if index == CoreIndex(0) { vec![peer, other] } else { vec![other, peer] };
     let core = Core::new(CoreParts {
-        links: CoreLinks { index: CoreIndex(0), peers: vec![peer, other], slow: None, control },
+        links: CoreLinks { index, peers, slow, control },
         scheduler: Recorder::default(),
         io: IoContext::new(64).unwrap(),
         notifier: Notifier::new().unwrap(),
         inbox,
         counters: Arc::new(CoreCounters::default()),
-        idle_after_ns: None,
+        yielding: YieldPolicy::Never,
         shared: ForwarderShared::new(2),
         tables,
         flows: 64,

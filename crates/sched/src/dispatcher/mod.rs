@@ -27,6 +27,8 @@
 //!   urgent tenants' queues are polled before the next decision. Work of other tenants ends a long grant at a tick, and
 //!   the turn with it.
 //! - **Remainders.** What a preempted grant has not run is ready again after its charge.
+//! - **Yielding.** A core that polls in vain asks whether to give its CPU away ([`Yielding`]), and tells what became of
+//!   the slice.
 //! - **Deferred work** runs before, in turn with or after the grants, as the policy says, but is never put off for
 //!   longer than [`LONGEST_DEFERRAL`].
 //!
@@ -40,6 +42,7 @@ pub use tick::PreemptionTick;
 
 use crate::{
     Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work,
+    YieldPolicy, YieldedSlice, Yielding,
 };
 
 /// Where polling took long, the turn after it takes so many times as long.
@@ -91,6 +94,7 @@ pub struct Dispatcher<S> {
     idle_until: Nanos,
     /// Since when the next deferred work is put off for grants.
     deferred_since: Option<Nanos>,
+    yielding: Yielding,
 }
 
 /// What is passed on to the policy.
@@ -108,6 +112,7 @@ impl<S: TenantScheduler> Dispatcher<S> {
             turn_length: Nanos(0),
             idle_until: Nanos(0),
             deferred_since: None,
+            yielding: Yielding::new(YieldPolicy::Never),
         }
     }
 
@@ -263,6 +268,27 @@ impl<S: TenantScheduler> Dispatcher<S> {
     #[inline]
     pub fn wake(&mut self) {
         self.idle_until = Nanos(0);
+    }
+}
+
+/// Yielding.
+impl<S: TenantScheduler> Dispatcher<S> {
+    /// Sets when the core yields. At first it never does.
+    pub fn set_yielding(&mut self, policy: YieldPolicy) {
+        self.yielding = Yielding::new(policy);
+        self.policy.yielding(self.yielding.policy());
+    }
+
+    /// When the core yields, and for how long.
+    #[inline]
+    pub fn yielding(&self) -> &Yielding {
+        &self.yielding
+    }
+
+    /// The core gave its CPU away for a slice.
+    pub fn yielded(&mut self, slice: YieldedSlice) {
+        self.yielding.ended(slice.end);
+        self.policy.yielded(slice);
     }
 }
 

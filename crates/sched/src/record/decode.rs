@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use super::{Event, Header, LARGEST_BACK_END, LARGEST_QUEUE, LARGEST_TIME, MAGIC, VERSION, opcode};
+use super::{Event, Header, LARGEST_BACK_END, LARGEST_QUEUE, LARGEST_TIME, MAGIC, OLDEST_VERSION, VERSION, opcode};
 use crate::{
-    BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Rate, Share, TenantId, Work,
-    WorkKind,
+    BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Rate, Share, SliceEnd, TenantId,
+    Work, WorkKind, YieldPolicy, YieldTuning, YieldedSlice,
 };
 
 /// What is wrong with a recording, and where.
@@ -52,7 +52,10 @@ impl fmt::Display for DecodeError {
         match &self.fault {
             Fault::NotARecording => f.write_str("this is no recording of a scheduler"),
             Fault::Version(version) => {
-                write!(f, "format {version}; this release reads {VERSION}: replay it with the release that wrote it")
+                write!(
+                    f,
+                    "format {version}; this release reads {OLDEST_VERSION} to {VERSION}: replay it with the release that wrote it"
+                )
             }
             Fault::Truncated => f.write_str("the file ends within an event; what is before it is whole"),
             Fault::Opcode(code) => write!(f, "no event begins with {code:#04x}: the file is damaged"),
@@ -93,7 +96,7 @@ impl<'a> Decoder<'a> {
         }
         decoder.at = MAGIC.len();
         let version = u16::from_le_bytes([decoder.byte()?, decoder.byte()?]);
-        if version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             return Err(decoder.error(MAGIC.len(), Fault::Version(version)));
         }
         let core = decoder.number("a core", u32::MAX.into())? as u32;
@@ -204,7 +207,7 @@ impl<'a> Decoder<'a> {
 
     fn cost(&mut self) -> Read<Cost> {
         let units = self.u32("units")?;
-        let time = Nanos(self.number("a duration", LARGEST_TIME.0)?);
+        let time = self.duration()?;
         let bytes = self.varint()?;
         Ok(Cost { units, time, bytes, pending: self.u32("pending units")? })
     }
@@ -227,6 +230,36 @@ impl<'a> Decoder<'a> {
         let [requests, bytes, packets] = rates;
         let cores = if which & 8 != 0 { self.number("cores", u16::MAX.into())? as u16 } else { 0 };
         Ok(Share { weight, guarantee, class, limits: Limits { requests, bytes, packets }, cores })
+    }
+
+    fn duration(&mut self) -> Read<Nanos> {
+        Ok(Nanos(self.number("a duration", LARGEST_TIME.0)?))
+    }
+
+    fn yielding(&mut self) -> Read<YieldPolicy> {
+        Ok(match self.flags("a policy of yielding", 2)? {
+            0 => YieldPolicy::Never,
+            1 => YieldPolicy::After(self.duration()?),
+            _ => YieldPolicy::Adaptive(YieldTuning {
+                threshold: self.varint()?,
+                least: self.varint()?,
+                most: self.varint()?,
+                slice: self.duration()?,
+                longest: self.duration()?,
+                spin: self.duration()?,
+            }),
+        })
+    }
+
+    fn yielded(&mut self) -> Read<YieldedSlice> {
+        let now = self.time()?;
+        let (polls, spun, slice) = (self.varint()?, self.duration()?, self.duration()?);
+        let end = match self.flags("the end of a slice", 2)? {
+            0 => SliceEnd::Expired,
+            1 => SliceEnd::Preempted,
+            _ => SliceEnd::Due,
+        };
+        Ok(YieldedSlice { now, polls, spun, slice, end })
     }
 
     fn placement(&mut self) -> Read<Placement> {
@@ -283,6 +316,8 @@ impl<'a> Decoder<'a> {
                 Event::Complete { now, grant, cost: self.cost()? }
             }
             opcode::CANCEL => Event::Cancel { now: self.time()?, queue: self.queue()? },
+            opcode::YIELDING => Event::Yielding(self.yielding()?),
+            opcode::YIELDED => Event::Yielded(self.yielded()?),
             opcode::STOPPED => {
                 self.is_stopped = true;
                 Event::Stopped

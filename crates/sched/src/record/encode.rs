@@ -1,7 +1,10 @@
 //! Events to bytes.
 
 use super::{Event, Header, MAGIC, VERSION, opcode};
-use crate::{Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Share, WorkKind};
+use crate::{
+    Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Share, SliceEnd, WorkKind, YieldPolicy,
+    YieldTuning, YieldedSlice,
+};
 
 /// Writes a recording into a buffer that its owner empties with [`take`](Self::take). Pure: events in, bytes out.
 #[derive(Debug)]
@@ -151,6 +154,14 @@ impl Encoder {
                 self.begin(opcode::CANCEL, now);
                 put_queue(&mut self.buffer, queue);
             }
+            Event::Yielding(policy) => {
+                self.buffer.push(opcode::YIELDING);
+                put_yielding(&mut self.buffer, policy);
+            }
+            Event::Yielded(slice) => {
+                self.begin(opcode::YIELDED, slice.now);
+                put_slice(&mut self.buffer, slice);
+            }
             Event::Stopped => {
                 self.buffer.push(opcode::STOPPED);
                 self.is_stopped = true;
@@ -194,6 +205,30 @@ fn put_placement(to: &mut Vec<u8>, placement: Placement) {
         varint(to, back_end.index.into());
         varint(to, back_end.depth.into());
     }
+}
+
+fn put_yielding(to: &mut Vec<u8>, policy: YieldPolicy) {
+    match policy {
+        YieldPolicy::Never => to.push(0),
+        YieldPolicy::After(spin) => {
+            to.push(1);
+            varint(to, spin.0);
+        }
+        YieldPolicy::Adaptive(YieldTuning { threshold, least, most, slice, longest, spin }) => {
+            to.push(2);
+            [threshold, least, most, slice.0, longest.0, spin.0].into_iter().for_each(|value| varint(to, value));
+        }
+    }
+}
+
+fn put_slice(to: &mut Vec<u8>, slice: YieldedSlice) {
+    let YieldedSlice { now: _, polls, spun, slice, end } = slice;
+    [polls, spun.0, slice.0].into_iter().for_each(|value| varint(to, value));
+    to.push(match end {
+        SliceEnd::Expired => 0,
+        SliceEnd::Preempted => 1,
+        SliceEnd::Due => 2,
+    });
 }
 
 #[inline]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
-use crate::{BackEnd, LatencyClass, Limits, Policy, Rate, WorkKind};
+use crate::{BackEnd, LatencyClass, Limits, Policy, Rate, SliceEnd, WorkKind, YieldTuning};
 
 fn header() -> Header {
     Header { core: 3, policy: "weighted".to_owned(), parameters: vec![("grant".to_owned(), 8_000)] }
@@ -19,6 +19,10 @@ fn written(header: &Header, events: &[Event]) -> Vec<u8> {
     encoder.take(Vec::new())
 }
 
+fn yielded(now: u64, end: SliceEnd) -> YieldedSlice {
+    YieldedSlice { now: Nanos(now), polls: 513, spun: Nanos(49_000), slice: Nanos(50_000), end }
+}
+
 /// One of each event, and each optional field there and not there.
 fn each() -> Vec<Event> {
     let queue = QueueId { tenant: TenantId(7), index: 300 };
@@ -26,6 +30,14 @@ fn each() -> Vec<Event> {
     let rate = Some(Rate { rate: 50_000, burst: 500 });
     let limits = Limits { requests: rate, bytes: None, packets: Some(Rate { rate: u64::MAX, burst: 1 }) };
     let placement = Placement { device: 9, kind: WorkKind::Packets, back_end: Some(BackEnd { index: 2, depth: 128 }) };
+    let tuning = YieldTuning {
+        threshold: 512,
+        least: 32,
+        most: 8_192,
+        slice: Nanos(50_000),
+        longest: Nanos(102_400_000),
+        spin: Nanos(50_000),
+    };
     vec![
         Event::Configure { tenant: TenantId(0), share: Share::default() },
         Event::Configure {
@@ -51,14 +63,32 @@ fn each() -> Vec<Event> {
         },
         Event::Cancel { now: Nanos(1_019_600), queue },
         Event::Decide { now: Nanos(1_019_700), decision: Decision::Idle },
+        Event::Yielding(YieldPolicy::Never),
+        Event::Yielding(YieldPolicy::After(Nanos(50_000))),
+        Event::Yielding(YieldPolicy::Adaptive(tuning)),
+        Event::Yielded(yielded(1_200_000, SliceEnd::Expired)),
+        Event::Yielded(yielded(1_250_000, SliceEnd::Preempted)),
+        Event::Yielded(yielded(1_260_000, SliceEnd::Due)),
         Event::Stopped,
     ]
 }
 
-const GOLDEN: &[u8] = include_bytes!("../../tests/golden/recording-1");
+/// What version 1 had: no yields.
+fn each_of_version_1() -> Vec<Event> {
+    let is_yield = |event: &Event| matches!(event, Event::Yielding(_) | Event::Yielded(_));
+    each().into_iter().filter(|event| !is_yield(event)).collect()
+}
+
+const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/recording-1");
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/recording-2");
 
 #[test]
-fn a_file_of_version_1_is_read_and_written_as_it_was() {
+fn a_file_of_version_1_is_read() {
+    assert_eq!(all(GOLDEN_1), Ok((header(), each_of_version_1())));
+}
+
+#[test]
+fn a_file_of_version_2_is_read_and_written_as_it_was() {
     assert_eq!(all(GOLDEN), Ok((header(), each())));
     assert_eq!(written(&header(), &each()), GOLDEN, "a change of the format is a new version");
 }
@@ -96,8 +126,8 @@ fn what_is_wrong_is_named_with_its_place() {
     let with = |tail: &[u8]| [&GOLDEN[..start], tail].concat();
     assert_eq!(fault(b"not a recording"), DecodeError { offset: 0, fault: Fault::NotARecording });
     let mut other = GOLDEN.to_vec();
-    other[8] = 2;
-    assert_eq!(fault(&other), DecodeError { offset: 8, fault: Fault::Version(2) });
+    other[8] = 3;
+    assert_eq!(fault(&other), DecodeError { offset: 8, fault: Fault::Version(3) });
     assert_eq!(fault(&with(&[99])), DecodeError { offset: start, fault: Fault::Opcode(99) });
     assert_eq!(fault(&with(&[opcode::AGAIN, 0, 1])), DecodeError { offset: start, fault: Fault::Again });
     let stopped = with(&[opcode::STOPPED, opcode::STOPPED]);
@@ -154,7 +184,7 @@ fn replay(events: &[Event], mut policy: impl TenantScheduler) -> usize {
             Event::Charge { now, grant, cost } => policy.charge(now, grant, cost),
             Event::Complete { now, grant, cost } => policy.complete(now, grant, cost),
             Event::Cancel { now, queue } => policy.cancel(now, queue),
-            Event::Stopped => {}
+            Event::Yielding(_) | Event::Yielded(_) | Event::Stopped => {}
         }
     }
     grants
@@ -240,6 +270,19 @@ fn event() -> impl Strategy<Value = Event> {
         cores,
     });
     let back_end = proptest::option::of((0..=LARGEST_BACK_END, any::<u32>()));
+    let duration = time.clone();
+    let tuning = (any::<u64>(), any::<u64>(), any::<u64>(), duration.clone(), duration.clone(), duration.clone());
+    let tuning = tuning.prop_map(|(threshold, least, most, slice, longest, spin)| YieldTuning {
+        threshold,
+        least,
+        most,
+        slice,
+        longest,
+        spin,
+    });
+    let end = prop_oneof![Just(SliceEnd::Expired), Just(SliceEnd::Preempted), Just(SliceEnd::Due)];
+    let slice = (time.clone(), any::<u64>(), duration.clone(), duration.clone(), end);
+    let slice = slice.prop_map(|(now, polls, spun, slice, end)| YieldedSlice { now, polls, spun, slice, end });
     let placement = (any::<u32>(), any::<bool>(), back_end).prop_map(|(device, packets, back_end)| Placement {
         device,
         kind: if packets { WorkKind::Packets } else { WorkKind::Requests },
@@ -258,6 +301,10 @@ fn event() -> impl Strategy<Value = Event> {
         (time.clone(), grant.clone(), cost.clone()).prop_map(|(now, grant, cost)| Event::Charge { now, grant, cost }),
         (time.clone(), grant, cost).prop_map(|(now, grant, cost)| Event::Complete { now, grant, cost }),
         (time, queue).prop_map(|(now, queue)| Event::Cancel { now, queue }),
+        Just(Event::Yielding(YieldPolicy::Never)),
+        duration.prop_map(|spin| Event::Yielding(YieldPolicy::After(spin))),
+        tuning.prop_map(|tuning| Event::Yielding(YieldPolicy::Adaptive(tuning))),
+        slice.prop_map(Event::Yielded),
     ]
 }
 

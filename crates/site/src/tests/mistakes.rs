@@ -59,6 +59,17 @@ const BROKEN: &[(&str, &str)] = &[
          \"50 us\", or \"never\" (unknown unit `lightyears`: expected one of ns, us, µs, ms, s, min, h)",
     ),
     (
+        "[node]\ndataplane = { yield = \"adaptiv\" }",
+        "2:23: `yield` in node.dataplane: found the string \"adaptiv\", expected `adaptive` or `off` (did you mean \
+         `adaptive`?)",
+    ),
+    ("[node]\ndataplane = { yield = true }", "2:23: `yield` in node.dataplane: found true, expected a string"),
+    (
+        "[node]\ndataplane = { idle-sleep = \"never\", yield = \"adaptive\" }",
+        "2:45: `yield` in node.dataplane: found the string \"adaptive\", expected \"off\", or nothing, beside \
+         `idle-sleep = \"never\"` (a core that never sleeps yields to nothing; leave out one of the two)",
+    ),
+    (
         "[node]\nmetrics = { listen = \"localhost\" }",
         "2:22: `listen` in node.metrics: found the string \"localhost\", expected an address and a port such as \
          \"127.0.0.1:9477\" (names are not looked up: write \"127.0.0.1:9477\")",

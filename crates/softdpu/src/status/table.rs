@@ -177,12 +177,24 @@ fn cores(status: &NodeStatus) -> String {
             core.queues.to_string(),
             short(core.loops),
             short(core.wakeups),
+            short(core.yields.preempted),
             short(core.frames.flow),
             short(core.frames.switch),
             short(core.frames.software),
         ]
     });
-    let columns = ["CORE", "STATE", "BUSY>", "QUEUES>", "LOOPS>", "WAKEUPS>", "BY FLOW>", "BY SWITCH>", "BY SOFTWARE>"];
+    let columns = [
+        "CORE",
+        "STATE",
+        "BUSY>",
+        "QUEUES>",
+        "LOOPS>",
+        "WAKEUPS>",
+        "PREEMPTED>",
+        "BY FLOW>",
+        "BY SWITCH>",
+        "BY SOFTWARE>",
+    ];
     layout(&columns, rows.collect())
 }
 

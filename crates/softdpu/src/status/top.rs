@@ -124,13 +124,14 @@ impl Top {
                 busy,
                 per_second(rate(|core| core.loops)),
                 per_second(rate(|core| core.wakeups)),
+                per_second(rate(|core| core.yields.preempted)),
                 core.queues.to_string(),
             ])
         });
         table(
             rows,
-            &["CORE", "STATE", "BUSY", "LOOPS/s", "WAKEUPS/s", "QUEUES"],
-            [6, 10, 8, 12, 12, 8].map(Constraint::Length),
+            &["CORE", "STATE", "BUSY", "LOOPS/s", "WAKEUPS/s", "PREEMPTED/s", "QUEUES"],
+            [6, 10, 8, 12, 12, 12, 8].map(Constraint::Length),
         )
     }
 

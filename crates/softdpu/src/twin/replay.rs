@@ -35,7 +35,9 @@ pub fn replay(options: &Replay) -> Result<(), String> {
             let verified = replay::verify(&bytes).map_err(failed)?;
             print(&if options.json { verified_json(&verified) } else { verified_text(&verified) })?;
             match (verified.outcome, verified.ending) {
-                (Outcome::Differs { event, .. }, _) => Err(format!("{}: event {event} differs", file.display())),
+                (Outcome::Differs { event, .. } | Outcome::YieldDiffers { event, .. }, _) => {
+                    Err(format!("{}: event {event} differs", file.display()))
+                }
                 (Outcome::Same, Ending::Truncated(at)) => Err(format!(
                     "{}: the file was cut: it ends within an event, at byte {at}; all before that was taken again",
                     file.display()
@@ -71,7 +73,7 @@ fn ending(ending: Ending) -> String {
 }
 
 fn verified_text(verified: &Verified) -> String {
-    let Verified { header, events, decisions, grants, outcome, .. } = verified;
+    let Verified { header, events, decisions, grants, slices, outcome, .. } = verified;
     let outcome = match outcome {
         Outcome::Same => "every decision was taken again".to_owned(),
         Outcome::Differs { event, now, recorded, decided } => {
@@ -80,9 +82,17 @@ fn verified_text(verified: &Verified) -> String {
                 now.0
             )
         }
+        Outcome::YieldDiffers { event, recorded, decided } => {
+            let now = decided.map_or("polls on".to_owned(), |slice| format!("{} ns", slice.0));
+            format!(
+                "event {event}, a slice that ended at {} ns, is the first that differs:\n  recorded {} ns after {} empty \
+                 polls in {} ns\n  now      {now}",
+                recorded.now.0, recorded.slice.0, recorded.polls, recorded.spun.0
+            )
+        }
     };
     format!(
-        "core {}, {}: {events} events, {decisions} decisions, {grants} grants{}\n{outcome}\n",
+        "core {}, {}: {events} events, {decisions} decisions, {grants} grants, {slices} slices yielded{}\n{outcome}\n",
         header.core,
         header.policy,
         ending(verified.ending)
@@ -103,6 +113,7 @@ fn verified_json(verified: &Verified) -> String {
         ("events", verified.events),
         ("decisions", verified.decisions),
         ("grants", verified.grants),
+        ("slices", verified.slices),
         ("same", is_same),
     ];
     values.map(|(metric, value)| line(&verified.header.policy, &case, metric, "1", value as f64)).concat()

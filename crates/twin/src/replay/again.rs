@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use softdpu_sched::record::{Decoder, Event, Header};
 use softdpu_sched::{
     Cost, Decision, Dispatch, Dispatcher, Grant, Nanos, Policy, PreemptReason, QueueId, TenantScheduler, Work,
+    YieldedSlice,
 };
 
 use super::{Ending, Grants, ReplayError, events, policy_of};
@@ -151,8 +152,9 @@ impl Past {
                 | Event::Again { now, .. }
                 | Event::Charge { now, .. }
                 | Event::Complete { now, .. }
-                | Event::Cancel { now, .. } => Some(now.0),
-                Event::Configure { .. } | Event::Place { .. } | Event::Stopped => None,
+                | Event::Cancel { now, .. }
+                | Event::Yielded(YieldedSlice { now, .. }) => Some(now.0),
+                Event::Configure { .. } | Event::Place { .. } | Event::Yielding(_) | Event::Stopped => None,
             };
             // A core's calls may tell an earlier time than the one before; time itself does not go back.
             clock = now.map_or(clock, |now| Some(clock.map_or(now, |clock: u64| clock.max(now))));
@@ -187,6 +189,8 @@ impl Past {
     fn see(&mut self, clock: u64, event: &Event, reading: &mut Reading) {
         match *event {
             Event::Configure { .. } | Event::Stopped | Event::Again { .. } => {}
+            // A core that yields polls as soon as there is work: it changes nothing here.
+            Event::Yielding(_) | Event::Yielded(_) => return,
             Event::Place { queue, .. } | Event::Cancel { queue, .. } => {
                 reading.backlogs.remove(&queue);
             }
@@ -383,6 +387,8 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
             | Event::Again { .. }
             | Event::Charge { .. }
             | Event::Complete { .. }
+            | Event::Yielding(_)
+            | Event::Yielded(_)
             | Event::Stopped => {}
         }
     }
