@@ -30,7 +30,7 @@ impl Engine {
     pub fn by_hand_with(io_depth: u32, fairness: Policy) -> Result<(Engine, ByHand), EngineError> {
         // No thread is pinned, so any CPU's number does.
         let (cpus, recordings, flows) = (vec![0], Vec::new(), softdpu_vpc::FLOWS);
-        let config = EngineConfig { cpus, idle_sleep: None, io_depth, fairness, recordings, flows };
+        let config = EngineConfig { cpus, spare: 0, idle_sleep: None, io_depth, fairness, recordings, flows };
         let (engine, mut cores) = Engine::assemble(&config, false)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.set_timed(false);

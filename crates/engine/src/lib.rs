@@ -39,6 +39,8 @@ mod net;
 mod network;
 mod queue;
 mod recorder;
+mod role;
+mod scale;
 mod shares;
 mod sleep;
 mod steal;

@@ -88,6 +88,12 @@ pub enum Command {
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Give the data plane of a running daemon other CPUs: cores join and leave under load
+    Scale {
+        /// The CPUs, such as 1,2: all that it is to have
+        #[arg(long, required = true, value_delimiter = ',')]
+        cores: Vec<u32>,
+    },
     /// Follow frames through the ports of a running daemon, and bring some in
     #[command(subcommand)]
     Trace(crate::trace::TraceCommand),

@@ -13,6 +13,7 @@ pub fn cpus() -> Vec<usize> {
 pub fn engine(idle_sleep: Option<Duration>) -> Engine {
     Engine::start(&EngineConfig {
         cpus: cpus(),
+        spare: 0,
         idle_sleep,
         io_depth: 64,
         fairness: Policy::default(),
