@@ -44,7 +44,7 @@ impl DataPlane {
                 if let (Some(key), Some(core)) = (device.queue(index), device.core_for(QueueIndex(index), placements))
                     && let Err(error) = engine.move_queue(key, core)
                 {
-                    tracing::error!(device = device.name, queue = index, %error, "a queue is not on its own CPU");
+                    tracing::error!(device = %device.name, queue = index, %error, "a queue is not on its own CPU");
                 }
             }
         }

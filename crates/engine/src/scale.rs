@@ -9,7 +9,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use softdpu_sched::Policy;
 use softdpu_vpc::PortId;
@@ -60,7 +59,7 @@ impl Engine {
         }
         self.leave(count);
         for place in count..before.len() {
-            self.send(CoreIndex(place), ToCore::IdleSleep(Some(Duration::ZERO.as_nanos() as u64)));
+            self.send(CoreIndex(place), ToCore::IdleSleep(Some(0)));
             self.settle(CoreIndex(place), &others);
         }
         self.send_shares();
@@ -99,6 +98,8 @@ impl Engine {
     fn settle(&self, core: CoreIndex, others: &[usize]) {
         let handle = &self.cores[core.0];
         if handle.thread.is_some() {
+            // Where every CPU is a core's, the others run on any.
+            let others = if others.is_empty() { &self.allowed } else { others };
             let cpus = handle.role.cpu().map_or_else(|| others.to_vec(), |cpu| vec![cpu]);
             self.send(core, ToCore::KeepTo(cpus));
         }
