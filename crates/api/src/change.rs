@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use softdpu_site::{
     self as site, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, NatChange, Network,
-    NetworkChanges, PolicyChange, RoutingChange, SteeringChange, Tenant, TenantChange, Volume,
+    NetworkChanges, PolicyChange, RoutingChange, ScaleChange, SteeringChange, Tenant, TenantChange, Volume,
 };
 
 use crate::methods::{Parameters, Unread, methods, written};
@@ -93,6 +93,9 @@ methods! {
         },
         /// Let another core serve a queue, while it runs. Result: `{}`.
         "queue.move" => QueueMove(QueuePlacement),
+        /// Other CPUs for the data plane, while it runs: cores join, leave, and go to another CPU. Result: `{}`; queues
+        /// of cores that leave are on their way to the others.
+        "node.scale" => NodeScale(ScaleChange),
     }
 }
 
@@ -144,6 +147,7 @@ impl Change {
             Change::FunctionAdd(function) => &function.name,
             Change::FunctionSet(change) => &change.name,
             Change::NetworkSteer(_) => "node.steering",
+            Change::NodeScale(_) => "node.dataplane.cores",
             Change::TenantAdd(tenant) => &tenant.name,
             Change::TenantSet(change) => &change.name,
             Change::QueueMove(placement) => &placement.device,
@@ -183,6 +187,7 @@ parameters_of_site! {
     Network: site::network_from_json,
     Function: site::function_from_json,
     FunctionChange: site::function_change_from_json,
+    ScaleChange: site::scale_change_from_json,
     SteeringChange: site::steering_change_from_json,
     Tenant: site::tenant_from_json,
     TenantChange: site::tenant_change_from_json,

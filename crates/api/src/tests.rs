@@ -162,6 +162,7 @@ fn every_change() -> Vec<Change> {
             tenant_from_json(&json!({"name": "t", "weight": 3, "class": "latency", "limits": {"packets": 9}})).unwrap(),
         ),
         Change::TenantRemove { name: name() },
+        Change::NodeScale(softdpu_site::ScaleChange { cores: vec![1, 2] }),
         Change::TenantSet(softdpu_site::TenantChange {
             name: name(),
             weight: Some(2),

@@ -77,6 +77,7 @@ impl DataPlane {
             Change::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Change::FunctionRemove { name } => self.functions.remove(&name),
             Change::NetworkSteer(change) => self.steering.change(&change, &self.placements, &mut self.engine),
+            Change::NodeScale(change) => self.scale(&change),
             Change::TenantAdd(tenant) => self.tenants.add(&tenant, &mut self.networks, &mut self.engine),
             Change::TenantSet(change) => self.tenants.change(&change, &mut self.networks, &mut self.engine),
             Change::TenantRemove { name } => self.remove_tenant(&name),

@@ -25,6 +25,7 @@ mod policy;
 mod report;
 mod rings;
 mod routing;
+mod scale;
 mod steering;
 mod tap;
 mod tenants;
@@ -145,6 +146,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     let mut walls = Walls::around_process(&site);
     let cpus: Vec<usize> = site.node.dataplane.cores.iter().map(|cpu| *cpu as usize).collect();
     let engine = Engine::start(&EngineConfig {
+        spare: scale::spare(&site.node.dataplane),
         cpus,
         // The CPUs are another data plane's while this one is on standby.
         yielding: if standby { AT_ONCE } else { yielding(&site) },

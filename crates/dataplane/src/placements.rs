@@ -20,6 +20,12 @@ impl Placements {
         Placements { cpus: cpus.to_vec(), moved }
     }
 
+    /// Other CPUs, by core. Queues that were moved to one that is not among them go where there is room.
+    pub(super) fn scale(&mut self, cpus: Vec<u32>) {
+        self.moved.retain(|_, cpu| cpus.contains(cpu));
+        self.cpus = cpus;
+    }
+
     /// The CPUs, in the order of their cores.
     pub(super) fn cpus(&self) -> &[u32] {
         &self.cpus
@@ -58,7 +64,10 @@ mod tests {
         assert_eq!((placements.core(5), placements.core(3)), (Some(CoreIndex(1)), None));
         assert_eq!((placements.moved("a", 0), placements.moved("a", 1)), (Some(5), Some(2)));
         assert_eq!((placements.moved("a", 2), placements.moved("b", 0)), (None, None));
+        placements.scale(vec![7, 2]);
+        assert_eq!((placements.core(7), placements.core(5)), (Some(CoreIndex(0)), None));
+        assert_eq!((placements.moved("a", 0), placements.moved("a", 1)), (None, Some(2)));
         placements.forget("a");
-        assert_eq!(placements.moved("a", 0), None);
+        assert_eq!(placements.moved("a", 1), None);
     }
 }

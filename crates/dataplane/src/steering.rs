@@ -47,6 +47,11 @@ impl Steering {
         Ok(())
     }
 
+    /// The cores have other CPUs: packets from tunnels are worked on where the CPUs are that were asked for.
+    pub(super) fn follow(&mut self, placements: &Placements, engine: &mut Engine) -> Result<(), String> {
+        self.set(self.asked.clone(), placements, engine)
+    }
+
     /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
     pub(super) fn change(
         &mut self,

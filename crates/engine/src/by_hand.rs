@@ -31,7 +31,7 @@ impl Engine {
         // No thread is pinned, so any CPU's number does.
         let (cpus, recordings, flows) = (vec![0], Vec::new(), softdpu_vpc::FLOWS);
         let yielding = YieldPolicy::Never;
-        let config = EngineConfig { cpus, yielding, io_depth, fairness, recordings, flows };
+        let config = EngineConfig { cpus, spare: 0, yielding, io_depth, fairness, recordings, flows };
         let (engine, mut cores) = Engine::assemble(&config, false)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.set_timed(false);

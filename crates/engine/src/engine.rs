@@ -43,6 +43,8 @@ const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and r
 pub struct EngineConfig {
     /// The CPUs, one core thread each.
     pub cpus: Vec<usize>,
+    /// Threads beside those, without a CPU: so many cores may [join](Engine::scale).
+    pub spare: usize,
     /// When a core gives its CPU away.
     pub yielding: YieldPolicy,
     /// Submission entries of each core's io_uring.
@@ -71,6 +73,28 @@ pub enum EngineError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// A CPU was named twice.
+    #[error("data-plane CPU {0} is named twice; name each once")]
+    Twice(usize),
+    /// More CPUs than there are threads.
+    #[error("{wanted} cores are more than the {most} that this data plane was started for")]
+    TooManyCores {
+        /// CPUs that were named.
+        wanted: usize,
+        /// Cores that there may be.
+        most: usize,
+    },
+    /// A port's sockets are bound to more cores than would be left.
+    #[error("the sockets of port '{port}' are bound to {sockets} cores; keep as many, or give the port one socket")]
+    BoundSockets {
+        /// The port.
+        port: Arc<str>,
+        /// Cores with a socket of it.
+        sockets: usize,
+    },
+    /// The policy was told the number of cores when it started.
+    #[error("the fairness policy is made for the cores of the start; restart the daemon, or use another policy")]
+    FixedPolicy,
     /// A core's recording cannot be written.
     #[error("a core cannot be recorded in {}: {source}", path.display())]
     Record {
@@ -102,10 +126,10 @@ pub enum EngineError {
 const SLOW_END: Duration = Duration::from_millis(100);
 
 pub(crate) struct CoreHandle {
-    role: CoreRole,
+    pub(crate) role: CoreRole,
     pub(crate) mailbox: Mailbox<ToCore>,
-    counters: Arc<CoreCounters>,
-    thread: Option<JoinHandle<()>>,
+    pub(crate) counters: Arc<CoreCounters>,
+    pub(crate) thread: Option<JoinHandle<()>>,
     queues: usize,
     /// Rounds at the last check.
     rounds_seen: u64,
@@ -118,16 +142,27 @@ impl CoreHandle {
     }
 }
 
+/// Whether this process may use the CPUs.
+pub(crate) fn check_allowed(cpus: &[usize], allowed: &[usize]) -> Result<(), EngineError> {
+    let Some(&cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) else { return Ok(()) };
+    let source = std::io::Error::from(rustix::io::Errno::INVAL);
+    Err(EngineError::Pin { cpu, allowed: allowed.to_vec(), source })
+}
+
 /// The running cores. Dropping it stops them.
 pub struct Engine {
-    /// The data plane's, and behind them the slow one, if there is one.
+    /// The data plane's, behind them those without a CPU, and then the slow one, if there is one.
     pub(crate) cores: Vec<CoreHandle>,
     /// Devices on the slow core.
     demotions: Demotions<Arc<str>>,
     inbox: Inbox<FromCore>,
+    /// The CPUs that this process could use when it started.
+    pub(crate) allowed: Vec<usize>,
+    /// When the data plane's cores give their CPUs away.
+    pub(crate) yielding: YieldPolicy,
     notifier: Notifier,
-    placed: HashMap<QueueKey, PlacedQueue>,
-    shares: Shares,
+    pub(crate) placed: HashMap<QueueKey, PlacedQueue>,
+    pub(crate) shares: Shares,
     /// Tenants that were configured once, with a queue number for what wires bring them.
     backlogs: HashSet<TenantId>,
     fairness: Policy,
@@ -149,10 +184,10 @@ pub struct Engine {
 }
 
 /// A queue that runs: where, and for which tenant.
-struct PlacedQueue {
+pub(crate) struct PlacedQueue {
     core: CoreIndex,
     /// The core that it goes back to from the slow one.
-    home: CoreIndex,
+    pub(crate) home: CoreIndex,
     tenant: TenantId,
     device: Arc<str>,
     /// The back end that its requests go to, where that is bounded.
@@ -177,18 +212,16 @@ impl Engine {
             return Err(EngineError::NoCores);
         }
         let allowed = affinity::allowed();
-        if let Some(&cpu) = config.cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-            let source = std::io::Error::from(rustix::io::Errno::INVAL);
-            return Err(EngineError::Pin { cpu, allowed, source });
-        }
+        check_allowed(&config.cpus, &allowed)?;
         let (mut engine, cores) = Engine::assemble(config, true)?;
-        let others: Vec<usize> = allowed.into_iter().filter(|cpu| !config.cpus.contains(cpu)).collect();
+        let others: Vec<usize> = allowed.iter().copied().filter(|cpu| !config.cpus.contains(cpu)).collect();
+        engine.allowed = allowed;
         let (settled, settling) = channel();
         for (index, (core, handle)) in cores.into_iter().zip(&mut engine.cores).enumerate() {
             let (role, others, settled) = (handle.role, others.clone(), settled.clone());
             let thread = std::thread::Builder::new()
                 .name(match role {
-                    CoreRole::DataPlane { .. } => format!("core-{index}"),
+                    CoreRole::DataPlane { .. } | CoreRole::Spare => format!("core-{index}"),
                     CoreRole::Slow => "slow-core".to_owned(),
                 })
                 .spawn(move || {
@@ -210,8 +243,9 @@ impl Engine {
         config: &EngineConfig,
         has_slow: bool,
     ) -> Result<(Engine, Vec<Core<Scheduler>>), EngineError> {
-        let roles: Vec<CoreRole> = config.cpus.iter().map(|&cpu| CoreRole::DataPlane { cpu }).collect();
-        let roles = [&roles[..], if has_slow { &[CoreRole::Slow] } else { &[] }].concat();
+        let roles = config.cpus.iter().map(|&cpu| CoreRole::DataPlane { cpu });
+        let roles = roles.chain(std::iter::repeat_n(CoreRole::Spare, config.spare));
+        let roles: Vec<CoreRole> = roles.chain(has_slow.then_some(CoreRole::Slow)).collect();
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
         let boxes = roles.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
@@ -220,6 +254,8 @@ impl Engine {
         let mut engine = Engine {
             cores: Vec::new(),
             inbox,
+            allowed: config.cpus.clone(),
+            yielding: config.yielding,
             notifier: notifier()?,
             placed: HashMap::new(),
             backlogs: HashSet::new(),
@@ -270,7 +306,7 @@ impl Engine {
                 shared: shared.clone(),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
-                yielding: role.yielding(config),
+                yielding: role.yielding(config.yielding),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
             cores.push(core);
@@ -369,7 +405,7 @@ impl Engine {
         }
     }
 
-    fn send_shares(&mut self) {
+    pub(crate) fn send_shares(&mut self) {
         for (core, tenant, share, counters) in self.shares.divide(self.cores.len()) {
             self.send(core, ToCore::Tenant(tenant, share, counters));
         }
@@ -571,8 +607,7 @@ impl Engine {
     /// bug.
     pub fn cores_advance(&mut self) -> bool {
         let mut advance = true;
-        let is_data_plane = |core: &&mut CoreHandle| core.role != CoreRole::Slow;
-        for core in self.cores.iter_mut().filter(is_data_plane) {
+        for core in self.cores.iter_mut().filter(|core| core.role.cpu().is_some()) {
             let rounds = core.counters.rounds.get();
             let asleep = core.counters.asleep.load(Ordering::Relaxed);
             if !asleep && rounds == core.rounds_seen {
@@ -584,7 +619,8 @@ impl Engine {
     }
 
     /// Sets when cores give their CPUs away.
-    pub fn set_yielding(&self, policy: YieldPolicy) {
+    pub fn set_yielding(&mut self, policy: YieldPolicy) {
+        self.yielding = policy;
         for core in self.data_plane() {
             core.mailbox.send(ToCore::Yielding(policy));
         }
@@ -592,15 +628,12 @@ impl Engine {
 
     /// CPU and counters of each of the data plane's cores.
     pub fn cores(&self) -> impl Iterator<Item = (usize, &Arc<CoreCounters>)> {
-        self.cores.iter().filter_map(|core| match core.role {
-            CoreRole::DataPlane { cpu } => Some((cpu, &core.counters)),
-            CoreRole::Slow => None,
-        })
+        self.cores.iter().filter_map(|core| Some((core.role.cpu()?, &core.counters)))
     }
 
-    /// The cores without the slow one.
+    /// The cores with a CPU of their own: without the spare ones and the slow one.
     pub(crate) fn data_plane(&self) -> &[CoreHandle] {
-        let count = self.slow().map_or(self.cores.len(), |slow| slow.0);
+        let count = self.cores.iter().take_while(|core| core.role.cpu().is_some()).count();
         &self.cores[..count]
     }
 

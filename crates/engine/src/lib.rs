@@ -40,6 +40,7 @@ mod network;
 mod queue;
 mod recorder;
 mod role;
+mod scale;
 mod shares;
 mod sleep;
 mod steal;

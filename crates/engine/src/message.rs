@@ -86,6 +86,19 @@ pub(crate) enum ToCore {
         owner: Option<CoreIndex>,
         socket: Option<Box<Socket>>,
     },
+    /// Give the socket of a port to core `to`, and tell all others.
+    HandSocket {
+        port: PortId,
+        to: CoreIndex,
+    },
+    /// A port's socket has gone from one core to another. It means nothing to a core that has learned of another since.
+    SocketMoved {
+        port: PortId,
+        from: CoreIndex,
+        to: CoreIndex,
+        /// For `to`.
+        socket: Option<Box<Socket>>,
+    },
     /// Other receive queues take a port's frames now.
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.
@@ -119,6 +132,8 @@ pub(crate) enum ToCore {
     Explain(ExplainRequest),
     /// When to give the CPU away.
     Yielding(YieldPolicy),
+    /// The CPUs to run on; none: where the core is.
+    KeepTo(Vec<usize>),
     Shutdown,
 }
 
@@ -153,6 +168,9 @@ impl ToCore {
             | ToCore::Steered { .. }
             | ToCore::MarkPassed { .. }
             | ToCore::Yielding(_)
+            | ToCore::HandSocket { .. }
+            | ToCore::SocketMoved { .. }
+            | ToCore::KeepTo(_)
             | ToCore::Shutdown => None,
         }
     }

@@ -1,5 +1,7 @@
 //! The control thread's handle on networks: ports, and which queues take their frames.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -16,11 +18,14 @@ use crate::net::{
     Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, FunctionSwitchover,
     Port, PortCounters, PortSpec, Receiver, Socket,
 };
+use crate::scale::PortSockets;
 
 /// What the engine knows of ports.
 #[derive(Default)]
 pub(crate) struct Network {
     pub receivers: Vec<RunningReceiver>,
+    /// Ports with sockets.
+    pub sockets: RefCell<HashMap<PortId, PortSockets>>,
 }
 
 /// A running receive queue.
@@ -89,6 +94,8 @@ impl Engine {
             (Some(_), Some(core)) => Some(self.check(core)?),
             (Some(_), None) => Some(self.least_loaded()),
         };
+        let sockets = PortSockets { name: Arc::clone(&name), owners: owner.into_iter().collect() };
+        self.network.sockets.borrow_mut().insert(id, sockets);
         let counters: Vec<Arc<PortCounters>> = self.cores.iter().map(|_| Arc::default()).collect();
         let receivers = self.receivers(id);
         for (index, (core, counters)) in self.cores.iter().zip(&counters).enumerate() {
@@ -115,6 +122,9 @@ impl Engine {
     pub fn set_sockets(&self, port: PortId, sockets: Vec<Socket>) {
         let cores = self.data_plane().len();
         let (first, count) = (self.least_loaded().0, sockets.len().min(cores));
+        if let Some(it) = self.network.sockets.borrow_mut().get_mut(&port) {
+            it.owners = (0..count).map(|turn| CoreIndex((first + turn) % cores)).collect();
+        }
         let mut sockets = sockets.into_iter();
         for turn in 0..cores {
             let at = |turn: usize| (first + turn) % cores;
@@ -122,9 +132,9 @@ impl Engine {
             let socket = if turn < count { sockets.next().map(Box::new) } else { None };
             self.cores[at(turn)].mailbox.send(ToCore::Socket { port, owner, socket });
         }
-        if let Some(slow) = self.slow() {
-            let owner = (count > 0).then_some(CoreIndex(first));
-            self.send(slow, ToCore::Socket { port, owner, socket: None });
+        let owner = (count > 0).then_some(CoreIndex(first));
+        for core in &self.cores[cores..] {
+            core.mailbox.send(ToCore::Socket { port, owner, socket: None });
         }
     }
 
@@ -203,6 +213,7 @@ impl Engine {
 
     /// Removes a port. Its queues are stopped before.
     pub fn remove_port(&mut self, id: PortId) {
+        self.network.sockets.borrow_mut().remove(&id);
         for core in &self.cores {
             core.mailbox.send(ToCore::Port(id, None));
         }

@@ -44,6 +44,11 @@ impl Shares {
         Shares { tenants: HashMap::new(), guaranteeing, counts_cores }
     }
 
+    /// The data plane has so many cores from now on.
+    pub(crate) fn set_guaranteeing(&mut self, cores: usize) {
+        self.guaranteeing = cores;
+    }
+
     /// A tenant has another share, of the node as a whole: its guarantee is in thousandths of all cores' time.
     pub(crate) fn configure(&mut self, tenant: TenantId, share: Share, cores: usize) {
         let entry = self.tenants.entry(tenant).or_insert_with(|| TenantShare {

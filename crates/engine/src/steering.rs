@@ -1,6 +1,6 @@
 //! The control thread's part in steering: which table the cores use, and what changes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use softdpu_sched::{BucketLoad, Elephant, Nanos, Order, Pinned, Spreader};
@@ -8,6 +8,7 @@ use softdpu_vpc::steer::{BUCKETS, FiveTuple, Match, RULES, Rule, SteerError, Ste
 use softdpu_vpc::{HeavyFlow, PortId, Vni};
 use thiserror::Error;
 
+use crate::counters::CoreCounters;
 use crate::engine::Engine;
 use crate::ids::CoreIndex;
 use crate::message::ToCore;
@@ -185,6 +186,23 @@ impl Engine {
         self.put_into_force(buckets, &rules)
     }
 
+    /// What was asked for last.
+    pub(crate) fn steering_spec(&self) -> &SteeringSpec {
+        &self.steering.spec
+    }
+
+    /// The cores that packets from tunnels are steered to.
+    pub(crate) fn steered_to(&self) -> HashSet<usize> {
+        let table = &self.steering.table;
+        let buckets = (0..BUCKETS).filter_map(|bucket| table.core_of(bucket));
+        buckets.chain(table.rules().map(|rule| rule.core)).collect()
+    }
+
+    /// The counters of all cores, whether they have a CPU now or not: what they have counted stays counted.
+    fn counters(&self) -> impl Iterator<Item = &CoreCounters> {
+        self.cores.iter().map(|core| &*core.counters)
+    }
+
     fn check_rules(&self, rules: &[(Match, CoreIndex)]) -> Result<(), SteerError> {
         let numbered =
             rules.iter().enumerate().map(|(number, (what, core))| Rule { number, what: *what, core: core.0 });
@@ -195,7 +213,7 @@ impl Engine {
     /// Gives the cores these buckets and rules, by which they count where that is wanted.
     fn put_into_force(&mut self, buckets: Steering, rules: &[(Match, CoreIndex)]) -> Result<(), SteeringError> {
         let counted = |engine: &Engine, number: usize| -> u64 {
-            engine.cores().filter_map(|(_, core)| core.steering.rules.get(number)).map(|counter| counter.get()).sum()
+            engine.counters().filter_map(|core| core.steering.rules.get(number)).map(|counter| counter.get()).sum()
         };
         for slot in &mut self.steering.slots {
             if slot.as_ref().is_some_and(|slot| !rules.iter().any(|(what, _)| *what == slot.what)) {
@@ -236,8 +254,8 @@ impl Engine {
         }
         let report = |rule: &Rule| {
             let counted: u64 = self
-                .cores()
-                .filter_map(|(_, core)| core.steering.rules.get(rule.number))
+                .counters()
+                .filter_map(|core| core.steering.rules.get(rule.number))
                 .map(|counter| counter.get())
                 .sum();
             let before = slots.get(rule.number).and_then(Option::as_ref).map_or(0, |slot| slot.before);

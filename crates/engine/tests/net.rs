@@ -214,6 +214,45 @@ fn frames_cross_from_core_to_core_while_queues_move() {
 }
 
 #[test]
+fn frames_stay_in_order_while_cores_leave_and_join() {
+    let both = cpus();
+    if both[0] == both[1] {
+        eprintln!("one CPU: nothing can leave");
+        return;
+    }
+    for format in BOTH {
+        let Pair { _alone, mut engine, mut a, mut b, a_keys: [_, tx], b_keys: [rx, _], .. } = Pair::new(format, 20);
+        b.give(128);
+        let (mut sent, mut next, mut got) = (0u32, 0u32, 0u32);
+        let deadline = Instant::now() + Duration::from_secs(100);
+        for round in 0..50usize {
+            engine.scale(&both[round % 2..][..1]).unwrap();
+            let wanted = got + 8;
+            while got < wanted + 8 {
+                assert!(Instant::now() < deadline, "{got} of {sent} frames arrived within 100 s, in round {round}");
+                if got == wanted && engine.cores().count() == 1 {
+                    engine.scale(&both).unwrap();
+                    engine.move_queue(tx, CoreIndex(round % 2)).unwrap();
+                    engine.move_queue(rx, CoreIndex((round + 1) % 2)).unwrap();
+                }
+                if a.send(&PLAIN, &datagram((0, 2), (1, 3), sent, 700)) {
+                    sent += 1;
+                }
+                if let Some((_, frame)) = b.receive() {
+                    let mark = u32::from_be_bytes(frame[42..46].try_into().unwrap());
+                    assert_eq!(frame, datagram((0, 2), (1, 3), mark, 700));
+                    assert!(mark >= next, "frame {mark} after {next}, in round {round}");
+                    next = mark + 1;
+                    got += 1;
+                    b.give(1);
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
 fn a_frame_for_another_core_is_copied_once() {
     for format in BOTH {
         let Pair { _alone, mut engine, mut a, mut b, a_keys: [_, tx], b_keys: [rx, _], b_counters: counters } =

@@ -5,6 +5,8 @@ mod common;
 
 #[path = "queues/give_up.rs"]
 mod give_up;
+#[path = "queues/scale.rs"]
+mod scale;
 #[path = "queues/travel.rs"]
 mod travel;
 

@@ -54,7 +54,7 @@ pub use service::ServiceDirectories;
 pub use site::{
     Backend, Cache, Cipher, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, EncryptedDiscard,
     Encryption, Fairness, FileBackend, FileMode, IdleSleep, Isolation, Log, LogFormat, LogLevel, Metrics, Mode,
-    NbdBackend, Node, Reconnect, Site, SocketAccess, VirtioBlk, Volume, Yield,
+    NbdBackend, Node, Reconnect, ScaleChange, Site, SocketAccess, VirtioBlk, Volume, Yield,
 };
 pub use softdpu_nbd::NbdUri;
 pub use steering::{SteerRule, Steering, SteeringChange, SteeringMode};
@@ -212,6 +212,11 @@ pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> R
 /// Reads a change of `node.steering` from the parameters of `network.steer`.
 pub fn steering_change_from_json(parameters: &serde_json::Value) -> Result<SteeringChange, Vec<Problem>> {
     from_json(parameters, "the parameters of network.steer", steering::change)
+}
+
+/// Reads other CPUs for the data plane from the parameters of `node.scale`.
+pub fn scale_change_from_json(parameters: &serde_json::Value) -> Result<ScaleChange, Vec<Problem>> {
+    from_json(parameters, "the parameters of node.scale", read::scale_change)
 }
 
 /// Reads a function from the parameters of a management request, which have the shape of `[[function]]`.

@@ -149,6 +149,9 @@ pub(super) fn socket_address(text: &str, port: u16) -> Result<SocketAddr, String
     })
 }
 
+/// The most cores that a data plane may have: receive steering tells so many apart (`softdpu_vpc::steer::CORES`).
+const MOST_CORES: u32 = 255;
+
 fn dataplane(reader: &Reader<'_>) -> Dataplane {
     let default = Dataplane::default();
     let idle_sleep = reader
@@ -169,7 +172,16 @@ fn dataplane(reader: &Reader<'_>) -> Dataplane {
         idle_sleep,
         yields: yields.unwrap_or(default.yields),
         domain_memory: reader.parsed("domain-memory", WHAT_SIZE),
+        max_cores: reader.integer("max-cores", 1..=MOST_CORES),
     }
+}
+
+/// The parameters of `node.scale`.
+pub(super) fn scale_change(reader: &Reader<'_>) -> ScaleChange {
+    if reader.value("cores").is_none() {
+        reader.missing("cores", "cores = [1, 2]");
+    }
+    ScaleChange { cores: reader.cores("cores").unwrap_or_default() }
 }
 
 fn log(reader: &Reader<'_>) -> Log {

@@ -35,6 +35,7 @@ impl Site {
         self.check_files(&mut problems);
         super::network::rules::check_networks(self, &mut problems);
         super::function::check_functions(self, &mut problems);
+        self.check_max_cores(&mut problems);
         super::steering::check_steering(self, &mut problems);
         for (index, device) in self.devices.iter().enumerate() {
             self.check_device(&format!("device[{index}]"), device, &mut problems);
@@ -57,6 +58,18 @@ impl Site {
             if let Some(other) = other {
                 problems.push(kept_twice(index, volume, other, &place));
             }
+        }
+    }
+
+    fn check_max_cores(&self, problems: &mut Vec<Problem>) {
+        let dataplane = &self.node.dataplane;
+        let count = dataplane.cores.len();
+        if let Some(most) = dataplane.max_cores.filter(|most| count > *most as usize) {
+            problems.push(
+                Problem::error("node.dataplane.cores", "more CPUs than node.dataplane.max-cores")
+                    .found(format!("{count} CPUs"))
+                    .expected(format!("at most {most}")),
+            );
         }
     }
 

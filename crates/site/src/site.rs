@@ -136,6 +136,24 @@ pub struct Dataplane {
     /// Bytes of guest memory that a domain may have mapped; four times the host's memory where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain_memory: Option<Bytes>,
+    /// Cores that there may be while the data plane runs; the CPUs that it may use, 8 of them at most, where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cores: Option<u32>,
+}
+
+/// Other CPUs for the data plane, while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScaleChange {
+    /// In the place of `node.dataplane.cores`.
+    pub cores: Vec<u32>,
+}
+
+impl ScaleChange {
+    /// The data plane is to have these CPUs.
+    pub fn apply(&self, dataplane: &mut Dataplane) {
+        dataplane.cores.clone_from(&self.cores);
+    }
 }
 
 impl Default for Dataplane {
@@ -146,6 +164,7 @@ impl Default for Dataplane {
             idle_sleep: IdleSleep::default(),
             yields: Yield::default(),
             domain_memory: None,
+            max_cores: None,
         }
     }
 }

@@ -88,6 +88,12 @@ pub enum Command {
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Give the data plane of a running daemon other CPUs: cores join and leave under load
+    Scale {
+        /// The CPUs, such as 1,2: all that it is to have
+        #[arg(long, required = true, value_delimiter = ',')]
+        cores: Vec<u32>,
+    },
     /// Run programs on the idle time of the data plane's cores: control-plane tasks
     #[command(subcommand, name = "cp")]
     ControlPlane(crate::control_plane::ControlPlaneCommand),

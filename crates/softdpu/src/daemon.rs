@@ -102,6 +102,10 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Queue(QueueCommand::Move { device, queue, core }) => {
             Change::QueueMove(QueuePlacement { device, queue, core }).into()
         }
+        Command::Scale { cores } => {
+            let change = config::scale_change_from_json(&json!({ "cores": cores })).map_err(problems)?;
+            Change::NodeScale(change).into()
+        }
         Command::Shutdown => Query::Shutdown.into(),
         Command::Check { .. }
         | Command::Bench(_)

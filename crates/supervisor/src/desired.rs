@@ -212,6 +212,7 @@ impl Desired {
                 self.placements.push(placement.clone());
                 return false;
             }
+            Change::NodeScale(change) => self.placements.retain(|placement| change.cores.contains(&placement.core)),
             Change::DeviceRemove { name } => self.placements.retain(|placement| placement.device != *name),
             _ => {}
         }

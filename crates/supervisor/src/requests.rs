@@ -194,6 +194,7 @@ impl Supervisor {
         match self.calls.take(id) {
             Some(Purpose::Change) => {
                 let step = self.changes.made(result, &mut self.front_ends, &mut self.plane, &mut self.vault);
+                self.control_plane.follow(self.changes.site());
                 self.advance_changes(step);
             }
             // It has taken the connection over.

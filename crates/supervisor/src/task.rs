@@ -186,6 +186,7 @@ mod tests {
             (Change::TenantAdd(config::Tenant::called("t")), "tenant.add", "t"),
             (Change::TenantRemove { name: "t".into() }, "tenant.remove", "t"),
             (Change::NetworkSteer(steer), "network.steer", "node.steering"),
+            (Change::NodeScale(config::ScaleChange { cores: vec![0, 2] }), "node.scale", "node.dataplane.cores"),
             (Change::QueueMove(QueuePlacement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
         ] {
             let task = Task::from(change);

@@ -11,6 +11,7 @@ use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
 use super::{Backing, Device, FenceRetry, Host};
 use crate::connection::{Awaited, End, QueueState, Started, WaitingQueue};
 use crate::model::Model;
+use crate::placements::Placements;
 use crate::rings;
 use softdpu_link::monotonic_ns;
 
@@ -183,16 +184,16 @@ impl Device {
             resumed: start.resumed,
             counters: Arc::clone(counters),
         };
-        let core = self.core_for(index, host);
+        let core = self.core_for(index, host.placements);
         host.engine.start_queue(core, spec).map_err(|error| error.to_string())
     }
 
     /// Where a queue goes: where it was moved to, or in turn over the device's own cores, or wherever there is least.
-    fn core_for(&self, index: QueueIndex, host: &Host<'_>) -> Option<CoreIndex> {
-        let moved = host.placements.moved(&self.name, index.0);
+    pub(crate) fn core_for(&self, index: QueueIndex, placements: &Placements) -> Option<CoreIndex> {
+        let moved = placements.moved(&self.name, index.0);
         let own = self.config.cores.as_deref().filter(|cores| !cores.is_empty());
         let cpu = moved.or_else(|| own.map(|cores| cores[usize::from(index.0) % cores.len()]))?;
-        host.placements.core(cpu)
+        placements.core(cpu)
     }
 
     /// The queues that a new memory table left without their rings are broken; log, status and the front end say so.

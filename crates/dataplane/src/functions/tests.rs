@@ -19,6 +19,7 @@ fn engine() -> Engine {
     let cpu = softdpu_sys::affinity::allowed()[0];
     Engine::start(&EngineConfig {
         cpus: vec![cpu],
+        spare: 0,
         yielding: YieldPolicy::After(Nanos(50_000)),
         io_depth: 8,
         fairness: Policy::default(),

@@ -9,6 +9,7 @@ use super::Core;
 use crate::ids::QueueKey;
 use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue};
+use crate::role::keep_to;
 
 impl<S: TenantScheduler> Core<S> {
     /// Takes messages in the order in which they came, until there are no more, or frames from other cores have taken
@@ -104,6 +105,10 @@ impl<S: TenantScheduler> Core<S> {
                 self.settle_ingress();
             }
             ToCore::Socket { port, owner, socket } => self.frames.set_socket(port, owner, socket, &self.sleep),
+            ToCore::HandSocket { port, to } => self.frames.hand_socket(port, to, &self.sleep),
+            ToCore::SocketMoved { port, from, to, socket } => {
+                self.frames.socket_moved(port, (from, to), socket, &self.sleep);
+            }
             ToCore::Receivers(port, receivers) => self.frames.set_receivers(port, receivers),
             ToCore::EgressFrames(frames) => self.frames.arrive(frames),
             ToCore::Steering(table) => self.frames.set_steering(&table),
@@ -131,6 +136,7 @@ impl<S: TenantScheduler> Core<S> {
                 self.settle_broken();
             }
             ToCore::Yielding(policy) => self.set_yielding(policy),
+            ToCore::KeepTo(cpus) => keep_to(&cpus),
             ToCore::Shutdown => self.stopping = true,
         }
     }

@@ -35,6 +35,7 @@ use self::handoff::Handoff;
 use crate::counters::CoreCounters;
 use crate::ids::CoreIndex;
 use crate::links::CoreLinks;
+use crate::message::ToCore;
 use crate::net::{
     BACKLOG, CaptureStart, Captures, CreditPool, DeliveredRun, FrameOutcome, FrameTail, FunctionSwitch, Functions,
     IngressBacklogs, Port, PortTable, Receiver, Socket, TunnelSteering, deliver_run,
@@ -436,6 +437,29 @@ impl Forwarder {
         sleep: &Sleep,
     ) {
         self.ports.set_socket(id, owner, socket, sleep);
+    }
+
+    /// Gives the socket of a port to core `to`. Its frames come after the socket: each other core learns of `to` later.
+    pub(crate) fn hand_socket(&mut self, port: PortId, to: CoreIndex, sleep: &Sleep) {
+        let from = self.links.index;
+        let Some(socket) = self.ports.take_socket(port, sleep) else { return };
+        self.links.send(to, ToCore::SocketMoved { port, from, to, socket: Some(Box::new(socket)) });
+        for core in (0..self.links.peers.len()).map(CoreIndex).filter(|core| *core != to) {
+            self.links.send(core, ToCore::SocketMoved { port, from, to, socket: None });
+        }
+    }
+
+    /// The socket of a port has gone from one core to another, unless it has others since.
+    pub(crate) fn socket_moved(
+        &mut self,
+        port: PortId,
+        (from, to): (CoreIndex, CoreIndex),
+        socket: Option<Box<Socket>>,
+        sleep: &Sleep,
+    ) {
+        if self.ports.get(port).is_some_and(|port| port.owner == Some(from)) {
+            self.ports.set_socket(port, Some(to), socket, sleep);
+        }
     }
 
     /// Other receive queues take a port's frames.

@@ -64,6 +64,12 @@ impl PortTable {
         self.watch_socket(id, sleep);
     }
 
+    /// The socket of a port, which has none here from now on.
+    pub(crate) fn take_socket(&mut self, id: PortId, sleep: &Sleep) -> Option<Socket> {
+        self.forget_socket(id, sleep);
+        self.get_mut(id)?.socket.take()
+    }
+
     fn forget_socket(&mut self, id: PortId, sleep: &Sleep) {
         if let Some(old) = self.get(id)
             && let Some(socket) = &old.socket

@@ -20,6 +20,7 @@ pub fn engine(idle_sleep: Option<Duration>) -> Engine {
 pub fn engine_that(yielding: YieldPolicy) -> Engine {
     Engine::start(&EngineConfig {
         cpus: cpus(),
+        spare: 0,
         yielding,
         io_depth: 64,
         fairness: Policy::default(),

@@ -10,7 +10,7 @@ use softdpu_engine::CoreIndex;
 use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
 
 /// Fewer than there may be requests in flight: each is written and read over and over.
-const BLOCKS: u64 = 12;
+pub const BLOCKS: u64 = 12;
 const MOVES: u64 = 1000;
 const SECTOR: usize = 512;
 
@@ -31,7 +31,7 @@ fn content(block: u64, sequence: u64) -> [u8; SECTOR] {
 }
 
 /// Each block has one request in flight at a time, so a read has to find the last sequence number that was written.
-struct Load {
+pub struct Load {
     guest: Guest,
     written: [u64; BLOCKS as usize],
     flights: HashMap<u64, Flight>,
@@ -39,7 +39,29 @@ struct Load {
 }
 
 impl Load {
-    fn fill(&mut self, turn: u64) {
+    pub fn new(guest: Guest) -> Load {
+        Load { guest, written: [0; BLOCKS as usize], flights: HashMap::new(), completed: 0 }
+    }
+
+    /// Takes every request that is in flight. How many have been completed since the beginning.
+    pub fn finish(&mut self) -> u64 {
+        while !self.flights.is_empty() {
+            self.take();
+        }
+        self.completed
+    }
+
+    /// In the end each block has what was written last.
+    pub fn verify(&mut self) {
+        for block in 0..BLOCKS {
+            assert!(self.guest.submit(None, block));
+            self.guest.publish();
+            let expected = content(block, self.written[block as usize]).to_vec();
+            assert_eq!(self.guest.wait(), (0, expected), "block {block}");
+        }
+    }
+
+    pub fn fill(&mut self, turn: u64) {
         for block in 0..BLOCKS {
             if self.flights.values().any(|flight| flight.block == block) {
                 continue;
@@ -53,7 +75,7 @@ impl Load {
         self.guest.publish();
     }
 
-    fn take(&mut self) {
+    pub fn take(&mut self) {
         let (slot, status, data) = self.guest.wait_slot();
         let Flight { block, writes } = self.flights.remove(&slot).expect("a completion of a request in flight");
         assert_eq!(status, 0, "block {block}");
@@ -92,7 +114,7 @@ fn a_queue_moves_a_thousand_times_while_a_disk_has_its_requests_and_nothing_is_l
         let mut engine = engine(Some(Duration::from_micros(20)));
         let guest = Guest::new(format);
         let key = engine.start_queue(Some(CoreIndex(0)), guest.spec(&volume, 0)).unwrap();
-        let mut load = Load { guest, written: [0; BLOCKS as usize], flights: HashMap::new(), completed: 0 };
+        let mut load = Load::new(guest);
         let deadline = Instant::now() + Duration::from_secs(120);
         for turn in 0..MOVES {
             load.fill(turn);
@@ -100,19 +122,11 @@ fn a_queue_moves_a_thousand_times_while_a_disk_has_its_requests_and_nothing_is_l
             (0..BLOCKS / 4).for_each(|_| load.take());
             assert!(Instant::now() < deadline, "{turn} of {MOVES} moves within 120 s");
         }
-        while !load.flights.is_empty() {
-            load.take();
-        }
+        load.finish();
         let counted = || engine.cores().map(|(_, counters)| counters.travelled.get()).sum::<u64>();
         let travelled = counted();
         eprintln!("{format:?}: {travelled} of {} requests ended on a core that their queue had left", load.completed);
         assert!(travelled > 0, "no request was in flight while its queue moved");
-        // In the end each block has what was written last.
-        for block in 0..BLOCKS {
-            assert!(load.guest.submit(None, block));
-            load.guest.publish();
-            let expected = content(block, load.written[block as usize]).to_vec();
-            assert_eq!(load.guest.wait(), (0, expected), "block {block}");
-        }
+        load.verify();
     }
 }

@@ -39,6 +39,7 @@ pub(super) fn apply(site: &mut Site, change: &Change) {
             }
         }
         Change::FunctionRemove { name } => site.functions.retain(|function| function.name != *name),
+        Change::NodeScale(change) => change.apply(&mut site.node.dataplane),
         Change::NetworkSteer(change) => change.apply(&mut site.node.steering),
         Change::TenantSet(change) => {
             if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {

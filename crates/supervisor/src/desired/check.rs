@@ -134,7 +134,8 @@ impl Desired {
             | Change::NetworkNat(_)
             | Change::FunctionAdd(_)
             | Change::TenantAdd(_)
-            | Change::TenantSet(_) => self.fits(change, places),
+            | Change::TenantSet(_)
+            | Change::NodeScale(_) => self.fits(change, places),
         }
     }
 
@@ -165,7 +166,9 @@ impl Desired {
             Change::FunctionRemove { name } => self.is_there(Item::Function, name),
             Change::TenantSet(tenant) => self.is_there(Item::Tenant, &tenant.name),
             Change::TenantRemove { name } => self.is_there(Item::Tenant, name),
-            Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::NetworkSteer(_) => Ok(()),
+            Change::NetworkLoad(_) | Change::NetworkUnload(_) | Change::NetworkSteer(_) | Change::NodeScale(_) => {
+                Ok(())
+            }
         }
     }
 

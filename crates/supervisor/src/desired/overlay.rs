@@ -10,7 +10,8 @@ use super::apply::{add_device, grow};
 use softdpu_api::{Change, EndpointChange, LoadResult, NetworkEntries};
 use softdpu_site::{
     Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, NatChange, Network,
-    NetworkChange, PolicyChange, RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
+    NetworkChange, PolicyChange, RoutingChange, ScaleChange, Site, SteeringChange, TableUse, Tenant, TenantChange,
+    Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -64,6 +65,9 @@ pub(super) struct Overlay {
     /// What was changed of where packets from tunnels are worked on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steering: Option<SteeringChange>,
+    /// The data plane's CPUs, in the place of those of the site file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scale: Option<ScaleChange>,
     /// What was loaded by file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) loaded: Option<LoadedFile>,
@@ -143,6 +147,7 @@ impl Default for Overlay {
             removed_functions: BTreeSet::new(),
             function_settings: BTreeMap::new(),
             steering: None,
+            scale: None,
             images: BTreeMap::new(),
             tenants: BTreeMap::new(),
             added_tenants: BTreeMap::new(),
@@ -247,6 +252,9 @@ impl Overlay {
         site.functions.extend(self.functions.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
+        }
+        if let Some(change) = &self.scale {
+            change.apply(&mut site.node.dataplane);
         }
         if let Some(change) = &self.steering {
             change.apply(&mut site.node.steering);
@@ -368,6 +376,7 @@ impl Overlay {
                     self.removed_functions.insert(name);
                 }
             }
+            Change::NodeScale(change) => self.scale = Some(change),
             Change::NetworkSteer(change) => self.steering.get_or_insert_default().then(&change),
             Change::TenantAdd(tenant) => {
                 // Of one of that name that the site file had.

@@ -73,6 +73,40 @@ fn kept_changes_are_for_the_daemon_alone_and_have_names_that_are_names() {
 }
 
 #[test]
+fn cores_that_joined_are_there_after_a_restart_and_one_that_is_named_cannot_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |most: u32, cores: &[u32]| {
+        let mut site = site(folder.path());
+        site.node.dataplane.max_cores = Some(most);
+        site.devices[0].cores = Some(cores.to_vec());
+        site
+    };
+    let scale = |cores: &[u32]| Change::NodeScale(config::ScaleChange { cores: cores.to_vec() });
+    let mut desired = Desired::load(with(2, &[1])).unwrap();
+    commit(&mut desired, &Change::QueueMove(QueuePlacement { device: "d".into(), queue: 0, core: 1 }));
+    desired.check(&scale(&[0, 1]), None).unwrap();
+    commit(&mut desired, &scale(&[0, 1]));
+    assert_eq!(desired.placements().len(), 1);
+    let refused = |desired: &Desired, cores: &[u32]| {
+        let error = desired.check(&scale(cores), None).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Refused);
+        error.message
+    };
+    let message = refused(&desired, &[0, 1, 2]);
+    assert!(message.contains("node.dataplane.max-cores") && message.contains("at most 2"), "{message}");
+    let message = refused(&desired, &[0]);
+    assert!(message.contains("CPU 1 is not one of the data plane's"), "{message}");
+
+    let mut again = Desired::load(with(2, &[])).unwrap();
+    assert_eq!(again.site().node.dataplane.cores, [0, 1]);
+    commit(&mut again, &Change::QueueMove(QueuePlacement { device: "d".into(), queue: 0, core: 1 }));
+    again.check(&scale(&[0]), None).unwrap();
+    commit(&mut again, &scale(&[0]));
+    assert!(again.placements().is_empty(), "the queue goes where there is room");
+    assert_eq!(Desired::load(with(2, &[])).unwrap().site().node.dataplane.cores, [0]);
+}
+
+#[test]
 fn kept_changes_that_are_no_file_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state").join(FILE);

@@ -11,7 +11,8 @@ use softdpu_api::status::{DataPlaneState, DeviceState, FunctionStatus, NodeStatu
 use softdpu_api::{ApiError, Change, ErrorCode, Query};
 use softdpu_link::{Call, Up};
 use softdpu_site::{
-    Bytes, Device, Volume, device_from_json, function_change_from_json, function_from_json, volume_from_json,
+    Bytes, Device, ScaleChange, Volume, device_from_json, function_change_from_json, function_from_json,
+    volume_from_json,
 };
 
 fn volume(name: &str) -> Volume {
@@ -87,6 +88,27 @@ fn status_is_answered_and_changes_are_refused_while_the_data_plane_restarts() {
     let error = client.answer(asked).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("restarting"), "{error}");
+}
+
+#[test]
+fn the_next_data_plane_has_the_cores_that_joined_and_what_is_refused_changes_nothing() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let scale = |cores: &[u32]| Change::NodeScale(ScaleChange { cores: cores.to_vec() });
+    let asked = client.ask(scale(&[0, 1]));
+    accept(&mut plane, scale(&[0, 1]));
+    assert_eq!(client.answer(asked), Ok(json!({})));
+
+    let asked = client.ask(scale(&[7]));
+    let (id, call) = plane.call();
+    assert_eq!(call, Call::Change(scale(&[7])));
+    plane.say(&Up::Answer { id, result: Err(ApiError::new(ErrorCode::Refused, "no such CPU")) }, vec![]);
+    assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Refused);
+
+    plane.die("killed by SIGKILL");
+    let (site, ..) = bed.plane().start();
+    assert_eq!(site.node.dataplane.cores, [0, 1]);
 }
 
 #[test]
