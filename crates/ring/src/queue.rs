@@ -220,6 +220,14 @@ impl Queue {
     }
 
     /// The NVMe pair that it is, if it is one.
+    pub fn pair(&self) -> Option<&QueuePair> {
+        match self {
+            Queue::Pair(pair) => Some(pair),
+            Queue::Split(_) | Queue::Packed(_) => None,
+        }
+    }
+
+    /// The NVMe pair that it is, if it is one.
     pub fn pair_mut(&mut self) -> Option<&mut QueuePair> {
         match self {
             Queue::Pair(pair) => Some(pair),

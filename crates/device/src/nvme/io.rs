@@ -134,6 +134,18 @@ impl Commands {
         self.shared.all_active().map(|namespace| namespace.config.nsid)
     }
 
+    /// About how many bytes a command moves, of namespaces that there are: for shares and limits, before it is parsed.
+    #[inline]
+    pub fn estimate(&self, command: &Command) -> u64 {
+        match command.opcode() {
+            io::READ | io::WRITE | io::COMPARE | io::VERIFY => {
+                let shift = self.shared.active(command.nsid()).map_or(0, |namespace| namespace.shift);
+                (u64::from(command.dword(12) & 0xffff) + 1) << shift
+            }
+            _ => super::command::COMMAND as u64,
+        }
+    }
+
     fn understand(&self, command: &Command, view: &Arc<View>) -> Result<NvmeIo, Status> {
         let opcode = command.opcode();
         if !is_supported(opcode) {

@@ -411,6 +411,11 @@ impl QueuePair {
         self.slots.is_busy(slot).then(|| (self.slots.first_word(slot) >> 16) as u16)
     }
 
+    /// Guest memory as the pair has it, under a reference count of its own.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
     /// As it was created.
     pub fn pair_config(&self) -> &PairConfig {
         &self.config
