@@ -169,8 +169,10 @@ impl Controller {
     /// Delete I/O Submission Queue: over when no core serves it.
     pub(super) fn delete_sq(&mut self, command: &Command, slot: u16) -> Result<Done, Status> {
         let id = command.dword(10) as u16;
+        // One that ran before this process did may be starting.
+        let is_pending = self.pending.iter().any(|pending| pending.sq == id);
         let sq = self.queues.sqs.get_mut(usize::from(id)).and_then(Option::as_mut);
-        let Some(sq) = sq.filter(|sq| id != 0 && sq.state == SubmissionState::Running) else {
+        let Some(sq) = sq.filter(|sq| sq.state != SubmissionState::Stopping && !is_pending) else {
             return Err(Status::QUEUE_IDENTIFIER);
         };
         sq.state = SubmissionState::Stopping;
@@ -194,12 +196,14 @@ impl Controller {
 
     /// The answer to [`Action::Start`]: a core serves the pair, or why none does.
     pub fn started(&mut self, sq: u16, result: Result<(), String>) {
-        let pending = self.take_pending(sq);
-        let queue = self.queues.sqs.get_mut(usize::from(sq)).and_then(Option::as_mut);
-        let Some(queue) = queue.filter(|queue| queue.state == SubmissionState::Starting) else { return };
-        match (result, pending) {
+        if self.queues.sq(sq).is_none_or(|queue| queue.state != SubmissionState::Starting) {
+            return;
+        }
+        match (result, self.take_pending(sq)) {
             (Ok(()), pending) => {
-                queue.state = SubmissionState::Running;
+                if let Some(queue) = self.queues.sqs[usize::from(sq)].as_mut() {
+                    queue.state = SubmissionState::Running;
+                }
                 if let Some(Pending { slot, .. }) = pending {
                     self.finish(slot, Ok(0));
                 }

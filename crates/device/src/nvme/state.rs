@@ -184,7 +184,7 @@ impl Controller {
             2 => Shutdown::Complete,
             _ => Shutdown::None,
         };
-        if self.shutdown == Shutdown::Occurring {
+        if self.shutdown == Shutdown::Occurring && self.phase != Phase::Disabling {
             self.actions.push_back(Action::Flush);
         }
         match self.phase {

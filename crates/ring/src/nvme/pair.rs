@@ -330,6 +330,10 @@ impl QueuePair {
         if found == u32::from(self.head) {
             return Ok(false);
         }
+        if self.room() == 0 {
+            let read = self.read_head();
+            self.or_break(read)?;
+        }
         if self.room() > 0 {
             return Ok(true);
         }
