@@ -171,9 +171,11 @@ impl Controller {
         self.shadow
     }
 
-    /// A queue, or the engine, has found that the host broke it: CSTS.CFS.
+    /// The engine has found that the host broke a pair: CSTS.CFS. One that is being stopped by a reset is forgiven.
     pub fn queue_broken(&mut self, sq: u16, reason: &str) {
-        self.fail(format!("I/O queue {sq}: {reason}"));
+        if self.phase == Phase::Ready && self.queues.sq(sq).is_some() {
+            self.fail(format!("I/O queue {sq}: {reason}"));
+        }
     }
 
     pub(super) fn fail(&mut self, reason: String) {

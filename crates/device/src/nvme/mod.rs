@@ -23,6 +23,8 @@ mod controller;
 mod data;
 mod events;
 mod features;
+#[cfg(any(test, fuzzing, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod identify;
 mod io;
 mod logs;

@@ -214,8 +214,8 @@ impl Controller {
             }
             (Err(reason), None) => {
                 // It ran before this process did.
-                self.queues.remove_sq(sq);
                 self.queue_broken(sq, &reason);
+                self.queues.remove_sq(sq);
             }
         }
     }

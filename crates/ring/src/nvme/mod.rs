@@ -18,7 +18,7 @@ pub mod driver;
 mod pair;
 mod records;
 
-pub use doorbell::{Doorbells, Shadow};
+pub use doorbell::{Doorbells, Shadow, arm, needs_register};
 pub use pair::{PairConfig, QueueMemory, QueuePair};
 pub use records::PairRecords;
 
