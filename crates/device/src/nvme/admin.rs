@@ -146,7 +146,7 @@ impl Controller {
     /// Doorbell Buffer Config (Base §5.11).
     fn configure_doorbells(&mut self, command: &Command) -> Result<Done, Status> {
         let (doorbells, events) = (command.qword(6), command.qword(8));
-        if doorbells % PAGE != 0 || events % PAGE != 0 {
+        if !doorbells.is_multiple_of(PAGE) || !events.is_multiple_of(PAGE) {
             return Err(Status::INVALID_FIELD);
         }
         let shadow = Shadow { doorbells: GuestAddress(doorbells), events: GuestAddress(events) };

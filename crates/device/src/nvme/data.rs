@@ -100,7 +100,7 @@ pub fn prp(view: &Arc<View>, prp1: u64, prp2: u64, len: u64) -> Result<GuestBuff
     }
     if left <= PAGE {
         // A second page, which begins at its start.
-        if prp2 % PAGE != 0 {
+        if !prp2.is_multiple_of(PAGE) {
             return Err(Status::PRP_OFFSET);
         }
         pieces.add(prp2, left)?;
@@ -126,7 +126,7 @@ fn prp_list(view: &Arc<View>, mut pieces: Pieces, list: u64, len: u64) -> Result
         copy_out(view, at, bytes)?;
         let mut words = bytes.chunks_exact(8).map(word);
         for entry in words.by_ref().take(count as usize) {
-            if entry % PAGE != 0 {
+            if !entry.is_multiple_of(PAGE) {
                 return Err(Status::PRP_OFFSET);
             }
             let part = left.min(PAGE);
@@ -134,7 +134,7 @@ fn prp_list(view: &Arc<View>, mut pieces: Pieces, list: u64, len: u64) -> Result
             left -= part;
         }
         if let Some(next) = words.next() {
-            if next % PAGE != 0 {
+            if !next.is_multiple_of(PAGE) {
                 return Err(Status::PRP_OFFSET);
             }
             at = next;

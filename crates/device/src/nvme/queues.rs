@@ -122,7 +122,7 @@ impl Controller {
             return Err(Status::INVALID_FIELD);
         }
         let address = command.qword(6);
-        if address % PAGE != 0 {
+        if !address.is_multiple_of(PAGE) {
             return Err(Status::PRP_OFFSET);
         }
         let memory = QueueMemory { id, address: GuestAddress(address), size: size as u16 + 1 };

@@ -151,3 +151,41 @@ fn a_queue_that_cannot_be_served_any_more_breaks_the_controller() {
     assert_eq!(host.get(CSTS), 3);
     assert!(host.controller.failure().unwrap().contains("its memory is gone"));
 }
+
+const GOLDEN: &str = include_str!("../golden/nvme-state-v1.json");
+
+/// The controller in the golden file's state.
+fn golden() -> ControllerState {
+    let mut host = Host::enabled();
+    host.controller.set_time(5_000);
+    host.create_pair(1);
+    host.create_pair(2);
+    assert_eq!(host.run(0x09, &[(10, 0x0b), (11, 0x100)]), (OK, 0));
+    host.write(DATA, &77_u64.to_le_bytes());
+    assert_eq!(host.run(0x09, &[(6, DATA as u32), (10, 0x0e)]), (OK, 0));
+    assert_eq!(host.run(0x7c, &[(6, 0x9_0000), (8, 0x9_1000)]), (OK, 0));
+    host.controller.grow(1, 2 << 20);
+    host.controller.attach(3, false);
+    host.driver.as_mut().unwrap().submit(&command(0x0a, 9, &[(10, 7)]));
+    host.driver.as_mut().unwrap().ring();
+    let tail = host.doorbells().load(0);
+    host.controller.write(0x1000, &tail.to_le_bytes());
+    host.controller.save()
+}
+
+#[test]
+fn the_saved_state_is_what_the_golden_file_holds() {
+    let saved = serde_json::to_string_pretty(&golden()).unwrap();
+    assert_eq!(saved.trim(), GOLDEN.trim(), "a change of the format is another version");
+}
+
+#[test]
+fn the_golden_state_is_restored_by_this_release() {
+    let host = Host::enabled();
+    let state: ControllerState = serde_json::from_str(GOLDEN).unwrap();
+    let mut controller = Controller::new(config(), memory(&host.doorbells, &host.admin)).unwrap();
+    controller.grow(1, 2 << 20);
+    controller.restore(&state, &host.view).unwrap();
+    assert_eq!(actions(&mut controller).len(), 2, "two pairs");
+    assert_eq!(controller.save().namespaces, [(1, 4096, true), (3, 1024, false)]);
+}
