@@ -4,6 +4,9 @@ use softdpu_device::nvme::{Command, Commands, DESCRIPTORS, NvmeIo, NvmeOp, NvmeP
 
 use super::*;
 
+/// Command dwords: index and value.
+type Dwords<'a> = &'a [(usize, u32)];
+
 /// What a command came to.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
@@ -43,7 +46,7 @@ const AT: (usize, u32) = (6, DATA as u32);
 #[test]
 fn commands_are_what_a_volume_is_asked() {
     let host = Host::enabled();
-    let cases: &[(u8, u32, &[(usize, u32)], Seen)] = &[
+    let cases: &[(u8, u32, Dwords, Seen)] = &[
         (0x02, 1, &[AT, (10, 8), (12, 7)], Seen::Io("read", 4096, 4096, false)),
         (0x02, 3, &[AT, (10, 8), (12, 0)], Seen::Io("read", 32768, 4096, false)),
         (0x02, 1, &[AT, (10, 8), (12, 7 | 1 << 30)], Seen::Io("read", 4096, 4096, false)),
@@ -75,7 +78,7 @@ fn commands_that_cannot_be_are_refused() {
     let mut host = Host::enabled();
     host.controller.attach(3, false);
     let range = 0x80 | DNR;
-    let cases: &[(u8, u32, &[(usize, u32)], u16)] = &[
+    let cases: &[(u8, u32, Dwords, u16)] = &[
         (0x04, 1, &[], INVALID_OPCODE),
         (0x0d, 1, &[], INVALID_OPCODE),
         (0x0e, 1, &[], INVALID_OPCODE),
@@ -232,11 +235,11 @@ fn prps_that_make_no_sense_are_refused_and_loops_end() {
         (0x8_0000, 0x4_0200, 16, PRP_OFFSET),
         (0x8_0000, gone, 16, DATA_TRANSFER),
         (gone, 0, 1, DATA_TRANSFER),
-        (u64::MAX & !3, 0, 1, DATA_TRANSFER),
-        (u64::MAX & !0xfff, 0x8_0000, 16, DATA_TRANSFER),
+        (!3, 0, 1, DATA_TRANSFER),
+        (!0xfff, 0x8_0000, 16, DATA_TRANSFER),
         (0x8_0000, 0xc_0004, 24, PRP_OFFSET),
         (0x8_0000, gone, 24, DATA_TRANSFER),
-        (0x8_0000, u64::MAX & !7, 24, DATA_TRANSFER),
+        (0x8_0000, !7, 24, DATA_TRANSFER),
     ] {
         assert_eq!(read_of(&host, blocks, prps(prp1, prp2)), Err(status), "{prp1:#x} {prp2:#x}");
     }

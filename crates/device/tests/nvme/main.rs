@@ -15,35 +15,35 @@ use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View, Window};
 use softdpu_ring::nvme::driver::{Completion, PairDriver};
 use softdpu_ring::nvme::{Doorbells, PairConfig, QueueMemory};
 
-pub const MEMORY: u64 = 0x10_0000;
-pub const ASQ: u64 = 0x1_0000;
-pub const ACQ: u64 = 0x2_0000;
+const MEMORY: u64 = 0x10_0000;
+const ASQ: u64 = 0x1_0000;
+const ACQ: u64 = 0x2_0000;
 /// Where data of admin commands goes.
-pub const DATA: u64 = 0x8_0000;
-pub const ENTRIES: u16 = 16;
+const DATA: u64 = 0x8_0000;
+const ENTRIES: u16 = 16;
 
-pub const CC: u64 = 0x14;
-pub const CSTS: u64 = 0x1c;
+const CC: u64 = 0x14;
+const CSTS: u64 = 0x1c;
 /// IOSQES 6, IOCQES 4, EN.
-pub const ENABLE: u32 = 6 << 16 | 4 << 20 | 1;
+const ENABLE: u32 = 6 << 16 | 4 << 20 | 1;
 
 /// Status fields, with Do Not Retry.
-pub const OK: u16 = 0;
-pub const DNR: u16 = 1 << 14;
-pub const INVALID_OPCODE: u16 = 0x01 | DNR;
-pub const INVALID_FIELD: u16 = 0x02 | DNR;
-pub const DATA_TRANSFER: u16 = 0x04 | DNR;
-pub const INVALID_NAMESPACE: u16 = 0x0b | DNR;
-pub const SEQUENCE: u16 = 0x0c | DNR;
-pub const PRP_OFFSET: u16 = 0x13 | DNR;
+const OK: u16 = 0;
+const DNR: u16 = 1 << 14;
+const INVALID_OPCODE: u16 = 0x01 | DNR;
+const INVALID_FIELD: u16 = 0x02 | DNR;
+const DATA_TRANSFER: u16 = 0x04 | DNR;
+const INVALID_NAMESPACE: u16 = 0x0b | DNR;
+const SEQUENCE: u16 = 0x0c | DNR;
+const PRP_OFFSET: u16 = 0x13 | DNR;
 
 /// A command specific status.
-pub const fn specific(code: u16) -> u16 {
+const fn specific(code: u16) -> u16 {
     1 << 8 | code | DNR
 }
 
 /// A command by its dwords: (index, value).
-pub fn command(opcode: u8, id: u16, dwords: &[(usize, u32)]) -> [u8; 64] {
+fn command(opcode: u8, id: u16, dwords: &[(usize, u32)]) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[0] = opcode;
     bytes[2..4].copy_from_slice(&id.to_le_bytes());
@@ -53,7 +53,7 @@ pub fn command(opcode: u8, id: u16, dwords: &[(usize, u32)]) -> [u8; 64] {
     bytes
 }
 
-pub fn config() -> ControllerConfig {
+fn config() -> ControllerConfig {
     let mut config = ControllerConfig::new("serial-1".parse::<Serial>().unwrap(), "nqn.2026-11.test:one");
     config.namespaces = vec![NamespaceConfig::new(1, 1 << 20, "first"), NamespaceConfig::new(3, 1 << 22, "third")];
     config.namespaces[1].block_size = 4096;
@@ -61,25 +61,25 @@ pub fn config() -> ControllerConfig {
 }
 
 /// A host with its controller.
-pub struct Host {
-    pub view: Arc<View>,
-    pub doorbells: Arc<Mapping>,
-    pub admin: Arc<Mapping>,
-    pub controller: Controller,
-    pub driver: Option<PairDriver>,
+struct Host {
+    view: Arc<View>,
+    doorbells: Arc<Mapping>,
+    admin: Arc<Mapping>,
+    controller: Controller,
+    driver: Option<PairDriver>,
     /// I/O queue pairs that the program around the controller serves.
-    pub running: BTreeSet<u16>,
+    running: BTreeSet<u16>,
     /// What it was asked, but Start and Stop, which it does.
-    pub actions: Vec<Action>,
+    actions: Vec<Action>,
     /// Starts and stops are answered.
-    pub answers: bool,
+    answers: bool,
     /// What a start is answered with.
-    pub start: Result<(), String>,
+    start: Result<(), String>,
     next: u16,
 }
 
 impl Host {
-    pub fn new(config: ControllerConfig) -> Host {
+    fn new(config: ControllerConfig) -> Host {
         let mapping = Mapping::heap(MEMORY as usize);
         let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).unwrap();
         let doorbells = Mapping::heap(Doorbells::BYTES);
@@ -92,29 +92,29 @@ impl Host {
     }
 
     /// One that is enabled.
-    pub fn enabled() -> Host {
+    fn enabled() -> Host {
         let mut host = Host::new(config());
         host.enable();
         host
     }
 
-    pub fn doorbells(&self) -> Doorbells {
+    fn doorbells(&self) -> Doorbells {
         Doorbells::new(Window::of_mapping(Arc::clone(&self.doorbells))).unwrap()
     }
 
-    pub fn set(&mut self, offset: u64, value: u32) {
+    fn set(&mut self, offset: u64, value: u32) {
         self.controller.write(offset, &value.to_le_bytes());
         self.settle();
     }
 
-    pub fn get(&self, offset: u64) -> u32 {
+    fn get(&self, offset: u64) -> u32 {
         let mut bytes = [0; 4];
         self.controller.read(offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
     /// What the program around does after each access.
-    pub fn settle(&mut self) {
+    fn settle(&mut self) {
         loop {
             while let Some(action) = self.controller.next_action() {
                 match action {
@@ -140,7 +140,7 @@ impl Host {
         }
     }
 
-    pub fn enable(&mut self) {
+    fn enable(&mut self) {
         self.set(0x24, u32::from(ENTRIES - 1) << 16 | u32::from(ENTRIES - 1));
         self.controller.write(0x28, &ASQ.to_le_bytes());
         self.controller.write(0x30, &ACQ.to_le_bytes());
@@ -152,7 +152,7 @@ impl Host {
     }
 
     /// Puts a command into the admin queue and rings; returns its identifier.
-    pub fn submit(&mut self, opcode: u8, dwords: &[(usize, u32)]) -> u16 {
+    fn submit(&mut self, opcode: u8, dwords: &[(usize, u32)]) -> u16 {
         let id = self.next;
         self.next += 1;
         assert!(self.driver.as_mut().unwrap().submit(&command(opcode, id, dwords)), "the admin queue is full");
@@ -161,13 +161,13 @@ impl Host {
     }
 
     /// Rings the admin queue's tail doorbell, which traps.
-    pub fn ring(&mut self) {
+    fn ring(&mut self) {
         self.driver.as_mut().unwrap().ring();
         let tail = self.doorbells().load(0);
         self.set(0x1000, tail);
     }
 
-    pub fn take(&mut self) -> Option<Completion> {
+    fn take(&mut self) -> Option<Completion> {
         let driver = self.driver.as_mut().unwrap();
         let from = driver.head();
         let completion = driver.take();
@@ -180,25 +180,25 @@ impl Host {
     }
 
     /// Runs an admin command; returns its status and dword 0.
-    pub fn run(&mut self, opcode: u8, dwords: &[(usize, u32)]) -> (u16, u32) {
+    fn run(&mut self, opcode: u8, dwords: &[(usize, u32)]) -> (u16, u32) {
         let id = self.submit(opcode, dwords);
         let done = self.take().unwrap_or_else(|| panic!("command {opcode:#x} did not complete"));
         assert_eq!((done.command, done.sq), (id, 0));
         (done.status, done.result)
     }
 
-    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
         bytes
     }
 
-    pub fn write(&self, at: u64, bytes: &[u8]) {
+    fn write(&self, at: u64, bytes: &[u8]) {
         self.view.buffer(GuestAddress(at), bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
     }
 
     /// Creates the completion queue and the submission queue `id`, of 8 entries.
-    pub fn create_pair(&mut self, id: u16) {
+    fn create_pair(&mut self, id: u16) {
         let id32 = u32::from(id);
         let at = 0x3_0000 + 0x2000 * id32;
         assert_eq!(self.run(0x05, &[(6, at), (10, 7 << 16 | id32), (11, id32 << 16 | 3)]), (OK, 0));
@@ -207,7 +207,7 @@ impl Host {
     }
 }
 
-pub fn memory(doorbells: &Arc<Mapping>, admin: &Arc<Mapping>) -> ControllerMemory {
+fn memory(doorbells: &Arc<Mapping>, admin: &Arc<Mapping>) -> ControllerMemory {
     ControllerMemory {
         doorbells: Doorbells::new(Window::of_mapping(Arc::clone(doorbells))).unwrap(),
         admin: Window::of_mapping(Arc::clone(admin)),
