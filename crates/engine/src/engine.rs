@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -205,7 +206,8 @@ struct PlacedQueue {
 }
 
 impl Engine {
-    /// Starts one pinned thread per CPU.
+    /// Starts one pinned thread per CPU. Each has its CPU and its nice value when this returns: the process may give up
+    /// the privileges that they take.
     ///
     /// # Errors
     /// [`EngineError`]; threads that were started have ended then.
@@ -220,8 +222,9 @@ impl Engine {
         }
         let (mut engine, cores) = Engine::assemble(config, true)?;
         let others: Vec<usize> = allowed.into_iter().filter(|cpu| !config.cpus.contains(cpu)).collect();
+        let (settled, settling) = channel();
         for (index, (core, handle)) in cores.into_iter().zip(&mut engine.cores).enumerate() {
-            let (role, others) = (handle.role, others.clone());
+            let (role, others, settled) = (handle.role, others.clone(), settled.clone());
             let thread = std::thread::Builder::new()
                 .name(match role {
                     CoreRole::DataPlane { .. } => format!("core-{index}"),
@@ -229,11 +232,15 @@ impl Engine {
                 })
                 .spawn(move || {
                     role.settle(&others);
+                    drop(settled);
                     core.run();
                 })
                 .map_err(|source| EngineError::Os { what: "thread", source })?;
             handle.thread = Some(thread);
         }
+        drop(settled);
+        // Nothing is sent: it ends when the last core has settled.
+        let _: Result<(), RecvError> = settling.recv();
         Ok(engine)
     }
 

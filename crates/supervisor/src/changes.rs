@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +26,8 @@ use super::front_ends::{FrontEnds, Port};
 use super::plane::Plane;
 use super::record::Record;
 use super::reexec::Moment;
+use super::saves::{Generation, Saves};
+use super::supervisor::Timing;
 use super::task::{Entries, Load, Task};
 use super::vault::Vault;
 use super::wanted::Wanted;
@@ -36,14 +37,8 @@ use softdpu_link::{LOADED, Open, OpenFailure, SharedFd};
 use softdpu_site::{NetworkChanges, Places, Site, Volume};
 use softdpu_sys::wake::Doorbell;
 
-/// How long after changes could not be saved that is tried again.
-const SAVE_PAUSE: Duration = Duration::from_secs(3);
-
 /// So many bytes of records behind the entries that were loaded have the file written anew.
 const MOST_RECORDS: u64 = 8 << 20;
-
-/// How long a record is at most in the page cache alone: a host that loses its power loses what is younger.
-const SYNC_PAUSE: Duration = Duration::from_millis(200);
 
 /// What came of a request.
 pub(super) type Outcome = Result<Value, ApiError>;
@@ -71,11 +66,18 @@ struct InProgress {
     copy: Option<SharedFd>,
 }
 
-/// Changes that are made and could not be saved.
-struct Unsaved {
-    warning: String,
-    /// When to try again.
-    again: Instant,
+/// What waits for a save.
+struct Waiting {
+    generation: Generation,
+    then: Then,
+}
+
+/// What is done when a save has ended.
+enum Then {
+    /// A change that is in force is answered.
+    Answer { ticket: Ticket, outcome: Outcome, warning: Option<String> },
+    /// The change in progress is recorded in the file that was written anew; the name of the one before.
+    Record { copy: String, file: SharedFd, before: String },
 }
 
 /// [`Changes`] as the next program of the supervisor is given them; none is being made.
@@ -99,29 +101,25 @@ pub(super) struct Changes {
     copier: Copier,
     /// A file that gives nothing for this long is given up.
     patience: Duration,
-    unsaved: Option<Unsaved>,
     /// Bytes of records behind the lines that were loaded.
     recorded: u64,
-    /// When records are to be put on the disk that are not.
-    sync_at: Option<Instant>,
-    /// Threads that do so.
-    syncing: Arc<AtomicUsize>,
+    saves: Saves,
+    waits_for_save: Option<Waiting>,
 }
 
 impl Changes {
     /// Files are read on threads of their own, which ring `bell`.
-    pub(super) fn new(desired: Desired, patience: Duration, bell: Arc<Doorbell>) -> Changes {
-        let copier = Copier::new(bell);
+    pub(super) fn new(desired: Desired, timing: Timing, bell: Arc<Doorbell>) -> Changes {
+        let copier = Copier::new(Arc::clone(&bell));
         Changes {
             desired,
             waiting: VecDeque::new(),
             in_progress: None,
             copier,
-            patience,
-            unsaved: None,
+            patience: timing.copy,
             recorded: 0,
-            sync_at: None,
-            syncing: Arc::default(),
+            saves: Saves::new(bell, timing.slow_save),
+            waits_for_save: None,
         }
     }
 
@@ -130,19 +128,20 @@ impl Changes {
             let request = encode_request(&ticket.id, &task.request()?);
             Some((ticket.clone(), request))
         });
+        let (unsaved, sync_at) = self.saves.state();
         ChangesState {
             desired: self.desired.state(),
             waiting: waiting.collect(),
             next_copy: self.copier.next(),
-            unsaved: self.unsaved.as_ref().map(|unsaved| (unsaved.warning.clone(), unsaved.again.into())),
+            unsaved: unsaved.map(|(warning, again)| (warning, again.into())),
             recorded: self.recorded,
-            sync_at: self.sync_at.map(Moment::from),
+            sync_at: sync_at.map(Moment::from),
         }
     }
 
     /// Takes up what the program before had. An error says which change that waits cannot be read.
-    pub(super) fn resume(state: ChangesState, patience: Duration, bell: Arc<Doorbell>) -> Result<Changes, String> {
-        let mut changes = Changes::new(Desired::resume(state.desired), patience, bell);
+    pub(super) fn resume(state: ChangesState, timing: Timing, bell: Arc<Doorbell>) -> Result<Changes, String> {
+        let mut changes = Changes::new(Desired::resume(state.desired), timing, bell);
         let run_directory = changes.site().node.run_directory.clone();
         for (ticket, request) in state.waiting {
             let (_, request) = decode_request(request.trim_end().as_bytes(), &run_directory)
@@ -151,9 +150,9 @@ impl Changes {
             changes.waiting.push_back((task, ticket));
         }
         changes.copier.count_on_from(state.next_copy);
-        changes.unsaved = state.unsaved.map(|(warning, again)| Unsaved { warning, again: again.into() });
         changes.recorded = state.recorded;
-        changes.sync_at = state.sync_at.map(Instant::from);
+        let unsaved = state.unsaved.map(|(warning, again)| (warning, again.into()));
+        changes.saves.resume(unsaved, state.sync_at.map(Instant::from));
         Ok(changes)
     }
 
@@ -162,8 +161,7 @@ impl Changes {
         match () {
             () if self.in_progress.is_some() => Some("a change is being made"),
             () if self.copier.is_busy() => Some("a file is read or copied"),
-            () if self.syncing.load(Ordering::Acquire) > 0 => Some("loaded entries are put on the disk"),
-            () => None,
+            () => self.saves.under_way(),
         }
     }
 
@@ -205,14 +203,14 @@ impl Changes {
         self.waiting.push_back((task, ticket));
     }
 
-    /// Whether a change is being made.
+    /// Whether a change is being made, or saved.
     pub(super) fn is_busy(&self) -> bool {
-        self.in_progress.is_some()
+        self.in_progress.is_some() || self.waits_for_save.is_some()
     }
 
-    /// Begins the next change, unless one is being made. Nothing where it has to wait for a file.
+    /// Begins the next change, unless one is being made or saved. Nothing where it has to wait for a file.
     pub(super) fn next(&mut self, plane: &Plane, front_ends: &mut FrontEnds) -> Option<Step> {
-        if self.in_progress.is_some() {
+        if self.is_busy() {
             return None;
         }
         let (mut task, ticket) = self.waiting.pop_front()?;
@@ -283,19 +281,16 @@ impl Changes {
         Ok(())
     }
 
-    /// The file of loaded entries is written anew: the change that waited for that is recorded there.
-    fn rewritten(
-        &mut self,
-        copy: &str,
-        file: SharedFd,
-        plane: &Plane,
-        vault: &mut Vault,
-    ) -> Result<Option<Step>, ApiError> {
-        if let Err(error) = self.desired.move_loaded(copy) {
-            copier::remove(self.state_directory(), copy);
-            let message = format!("cannot be recorded: {error}; nothing was changed");
-            return Err(ApiError::new(ErrorCode::Failed, message));
-        }
+    /// The file of loaded entries is written anew: the change that waited for that is recorded there, when its name is
+    /// saved.
+    fn rewritten(&mut self, copy: String, file: SharedFd) {
+        let before = self.desired.move_loaded(&copy).unwrap_or_default();
+        let generation = self.saves.save(&self.desired);
+        self.waits_for_save = Some(Waiting { generation, then: Then::Record { copy, file, before } });
+    }
+
+    /// The name of the file that was written anew is saved.
+    fn record_anew(&mut self, file: SharedFd, plane: &Plane, vault: &mut Vault) -> Result<Option<Step>, ApiError> {
         self.recorded = 0;
         vault.keep_own(LOADED, file);
         copier::tidy(self.state_directory(), self.desired.loaded());
@@ -308,11 +303,58 @@ impl Changes {
         recorded.map(|()| Some(step))
     }
 
+    /// What comes of saves that were waited for.
+    pub(super) fn next_saved(&mut self, plane: &Plane, vault: &mut Vault) -> Option<Step> {
+        while let Some(saved) = self.saves.collect(&self.desired) {
+            if let Some(step) = self.after_save(&saved, plane, vault) {
+                return Some(step);
+            }
+        }
+        None
+    }
+
+    /// Waits for saves until `deadline`: the supervisor ends.
+    pub(super) fn last_saved(&mut self, deadline: Instant, plane: &Plane, vault: &mut Vault) -> Option<Step> {
+        while let Some(saved) = self.saves.wait(deadline, &self.desired) {
+            if let Some(step) = self.after_save(&saved, plane, vault) {
+                return Some(step);
+            }
+        }
+        None
+    }
+
+    fn after_save(&mut self, saved: &io::Result<()>, plane: &Plane, vault: &mut Vault) -> Option<Step> {
+        // What a change needs that is being made is not in force yet.
+        if saved.is_ok() && self.saves.is_current() && self.in_progress.is_none() {
+            copier::tidy(self.state_directory(), self.desired.loaded());
+        }
+        let Waiting { then, .. } = self.waits_for_save.take_if(|it| self.saves.is_tried(it.generation))?;
+        match then {
+            Then::Answer { ticket, outcome, warning } => {
+                let unsaved = saved.is_err().then(|| self.saves.warning()).flatten();
+                let warnings: Vec<String> = warning.into_iter().chain(unsaved).collect();
+                Some(Step::Answer(ticket, outcome.map(|result| with_warnings(result, &warnings))))
+            }
+            Then::Record { copy, file, before } => {
+                let begun = match saved {
+                    Ok(()) => self.record_anew(file, plane, vault),
+                    Err(error) => {
+                        self.desired.move_loaded(&before);
+                        copier::remove(self.state_directory(), &copy);
+                        let message = format!("cannot be recorded: {error}; nothing was changed");
+                        Err(ApiError::new(ErrorCode::Failed, message))
+                    }
+                };
+                begun.unwrap_or_else(|error| self.refuse(error, vault))
+            }
+        }
+    }
+
     /// What comes of files that were waited for.
     pub(super) fn next_file(&mut self, plane: &Plane, vault: &mut Vault) -> Option<Step> {
         loop {
             let begun = match self.copier.take()? {
-                Ok(FromFile::Copy(copied)) => self.make_load(copied, plane, vault),
+                Ok(FromFile::Copy(copied)) => self.make_load(copied, plane),
                 Ok(FromFile::Change(changes, places)) => self.make_from_file(changes, places, plane),
                 Err(error) => Err(error),
             };
@@ -328,11 +370,12 @@ impl Changes {
     }
 
     /// The data plane is to look at a copy.
-    fn make_load(&mut self, copied: Copied, plane: &Plane, vault: &mut Vault) -> Result<Option<Step>, ApiError> {
+    fn make_load(&mut self, copied: Copied, plane: &Plane) -> Result<Option<Step>, ApiError> {
         let Copied { name, file, .. } = copied;
         let file: SharedFd = Arc::new(file.into());
         if matches!(&self.in_progress, Some(InProgress { task: Task::Entries(_), .. })) {
-            return self.rewritten(&name, file, plane, vault);
+            self.rewritten(name, file);
+            return Ok(None);
         }
         let Some(InProgress { task: Task::Load(load), copy, .. }) = &mut self.in_progress else {
             tracing::error!("a file was copied that no change asked for");
@@ -422,19 +465,16 @@ impl Changes {
         }
         let (method, name, params) = task.describe();
         tracing::info!(method, name, %params, "the site has changed");
-        let (saved, is_kept) = match &task {
+        let is_to_be_saved = match &task {
             Task::Load(load) => {
                 self.recorded = 0;
-                (self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found), true)
+                self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found);
+                Ok(true)
             }
-            Task::Entries(entries) => (self.commit_entries(entries, &found, vault), true),
-            Task::Change(change) | Task::FromFile { change, .. } => {
-                // The placement of a queue is not kept.
-                (self.desired.commit(change), !matches!(change, Change::QueueMove(_)))
-            }
-            Task::NetworksFile { .. } => (Ok(()), false),
+            Task::Entries(entries) => self.commit_entries(entries, &found, vault),
+            Task::Change(change) | Task::FromFile { change, .. } => Ok(self.desired.commit(change)),
+            Task::NetworksFile { .. } => Ok(false),
         };
-        let unsaved = if is_kept { self.saved(&saved) } else { None };
         if let Some(port) = port {
             front_ends.add(port);
         }
@@ -445,20 +485,30 @@ impl Changes {
             }
             Task::Change(Change::DeviceAdd(device)) => device_args(self.site(), &device.name),
             Task::Load(load) => {
-                self.keep_copy(copy, saved.is_ok(), vault);
+                self.keep_copy(copy, vault);
                 Ok(json!(load.found))
             }
             Task::Entries(_) => Ok(json!(found)),
             _ => Ok(json!({})),
         };
-        let from_plane = answer.get("warning").and_then(Value::as_str).map(str::to_owned);
-        let warnings: Vec<String> = from_plane.into_iter().chain(unsaved).collect();
+        let mut warning = answer.get("warning").and_then(Value::as_str).map(str::to_owned);
+        if let Err(error) = &is_to_be_saved {
+            self.saves.failed(error, &self.desired);
+            warning = warning.into_iter().chain(self.saves.warning()).reduce(|a, b| format!("{a}; {b}"));
+        }
+        if is_to_be_saved.is_ok_and(|it| it) {
+            let generation = self.saves.save(&self.desired);
+            let then = Then::Answer { ticket, outcome, warning };
+            self.waits_for_save = Some(Waiting { generation, then });
+            return None;
+        }
+        let warnings: Vec<String> = warning.into_iter().collect();
         Some(Step::Answer(ticket, outcome.map(|result| with_warnings(result, &warnings))))
     }
 
-    /// Single entries are in force that were not before.
-    fn commit_entries(&mut self, entries: &Entries, found: &LoadResult, vault: &mut Vault) -> io::Result<()> {
-        let Some(record) = &entries.record else { return Ok(()) };
+    /// Single entries are in force that were not before. Whether that is to be saved.
+    fn commit_entries(&mut self, entries: &Entries, found: &LoadResult, vault: &mut Vault) -> io::Result<bool> {
+        let Some(record) = &entries.record else { return Ok(false) };
         let counts = found.networks.get(&entries.changes.network).copied().unwrap_or_default();
         match record.made(counts) {
             Ok(length) => self.recorded += length,
@@ -467,32 +517,24 @@ impl Changes {
                 return Err(error);
             }
         }
-        self.sync_at.get_or_insert(Instant::now() + SYNC_PAUSE);
-        let saved = self.desired.commit_entries(&record.name, found);
+        self.saves.sync_soon();
+        let is_to_be_saved = self.desired.commit_entries(&record.name, found);
         match self.desired.loaded() {
             Some(_) if record.is_new => {
                 let file = copier::open(self.state_directory(), &record.name)?;
                 vault.keep_own(LOADED, Arc::new(file.into()));
             }
             Some(_) => {}
-            None => {
-                vault.forget(LOADED);
-                if saved.is_ok() {
-                    copier::tidy(self.state_directory(), None);
-                }
-            }
+            None => vault.forget(LOADED),
         }
-        saved
+        Ok(is_to_be_saved)
     }
 
-    /// Other entries are in force than before; whether that is `saved`: the copy from before is needed otherwise.
-    fn keep_copy(&mut self, copy: Option<SharedFd>, saved: bool, vault: &mut Vault) {
+    /// Other entries are in force than before; the copy from before is needed until that is saved.
+    fn keep_copy(&self, copy: Option<SharedFd>, vault: &mut Vault) {
         match (copy, self.desired.loaded()) {
             (Some(file), Some(_)) => vault.keep_own(LOADED, file),
             _ => vault.forget(LOADED),
-        }
-        if saved {
-            copier::tidy(self.state_directory(), self.desired.loaded());
         }
     }
 
@@ -532,14 +574,13 @@ impl Changes {
     /// Images are there, of volumes by their names: one that is missing later is gone.
     pub(super) fn saw<'a>(&mut self, images: impl Iterator<Item = (&'a str, &'a Path)>) {
         if self.desired.saw(images) {
-            let saved = self.desired.save();
-            self.saved(&saved);
+            self.saves.save(&self.desired);
         }
     }
 
     /// When [`save_again`](Self::save_again) is due.
     pub(super) fn save_due(&self) -> Option<Instant> {
-        self.unsaved.as_ref().map(|unsaved| unsaved.again).into_iter().chain(self.sync_at).min()
+        self.saves.due()
     }
 
     /// When [`give_up_file`](Self::give_up_file) is due.
@@ -547,58 +588,15 @@ impl Changes {
         self.copier.due()
     }
 
-    /// What there is to say of changes that could not be saved.
-    pub(super) fn unsaved(&self) -> Option<&str> {
-        self.unsaved.as_ref().map(|unsaved| unsaved.warning.as_str())
+    /// What there is to say of changes that are not saved.
+    pub(super) fn unsaved(&self) -> Option<String> {
+        self.saves.warning()
     }
 
     /// Saves what could not be saved before, and has what was recorded put on the disk.
     pub(super) fn save_again(&mut self) {
-        if self.sync_at.take().is_some()
-            && let Some(path) = self.desired.loaded().map(|name| self.state_directory().join(name))
-        {
-            // The disk is waited for by nothing.
-            let syncing = Arc::clone(&self.syncing);
-            syncing.fetch_add(1, Ordering::AcqRel);
-            let sync = move || {
-                if let Err(error) = fs::File::open(&path).and_then(|file| file.sync_data()) {
-                    tracing::warn!(%error, path = %path.display(), "loaded entries cannot be put on the disk");
-                }
-                syncing.fetch_sub(1, Ordering::AcqRel);
-            };
-            if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
-                self.syncing.fetch_sub(1, Ordering::AcqRel);
-                tracing::warn!(%error, "there is no thread to put loaded entries on the disk");
-            }
-        }
-        if self.unsaved.is_some() {
-            let saved = self.desired.save();
-            self.saved(&saved);
-        }
-    }
-
-    /// Whether what was changed is kept; it is tried again until it is. What to say of it, if it is not.
-    fn saved(&mut self, saved: &io::Result<()>) -> Option<String> {
-        let Err(error) = saved else {
-            if self.unsaved.take().is_some() {
-                tracing::info!("the changes are saved");
-                // What a change needs that is being made is not in force yet.
-                if self.in_progress.is_none() {
-                    copier::tidy(self.state_directory(), self.desired.loaded());
-                }
-            }
-            return None;
-        };
-        let folder = self.state_directory().display();
-        let warning = format!(
-            "changes are made, but lost when the supervisor stops: they cannot be saved in {folder}: {error}; this is tried again \
-             until they can"
-        );
-        if self.unsaved.as_ref().is_none_or(|unsaved| unsaved.warning != warning) {
-            tracing::error!("{warning}");
-        }
-        self.unsaved = Some(Unsaved { warning: warning.clone(), again: Instant::now() + SAVE_PAUSE });
-        Some(warning)
+        let loaded = self.desired.loaded().map(|name| self.state_directory().join(name));
+        self.saves.again(&self.desired, loaded);
     }
 }
 

@@ -7,7 +7,7 @@ mod apply;
 mod check;
 mod overlay;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::fs;
 use std::io::{self, Write};
@@ -203,48 +203,38 @@ impl Desired {
         self.overlay.loaded_networks().map(str::to_owned).collect()
     }
 
-    /// Makes `change`, which was checked and done. An error says that it will not survive the supervisor.
-    pub(super) fn commit(&mut self, change: &Change) -> io::Result<()> {
+    /// Makes `change`, which was checked and done. Whether that is to be saved.
+    pub(super) fn commit(&mut self, change: &Change) -> bool {
         apply(&mut self.site, change);
         match change {
             Change::QueueMove(placement) => {
                 self.placements.retain(|old| (&old.device, old.queue) != (&placement.device, placement.queue));
                 self.placements.push(placement.clone());
-                return Ok(());
+                return false;
             }
             Change::DeviceRemove { name } => self.placements.retain(|placement| placement.device != *name),
             _ => {}
         }
         self.overlay.record(change);
-        self.save()
+        true
     }
 
-    /// Other entries are loaded, of which `copy` is the file in the state directory. An error says that it will not
-    /// survive the supervisor.
-    pub(super) fn commit_load(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
+    /// Other entries are loaded, of which `copy` is the file in the state directory. That is to be saved.
+    pub(super) fn commit_load(&mut self, copy: &str, found: &LoadResult) {
         self.overlay.loaded = LoadedFile::of(copy, found);
-        self.save()
     }
 
-    /// Other entries are loaded one by one, which is recorded in the file `copy`. An error says that it will not
-    /// survive the supervisor.
-    pub(super) fn commit_entries(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
+    /// Other entries are loaded one by one, which is recorded in the file `copy`. Whether that is to be saved.
+    pub(super) fn commit_entries(&mut self, copy: &str, found: &LoadResult) -> bool {
         let before = self.overlay.loaded.take();
         self.overlay.loaded = LoadedFile::of(copy, found);
         // How many there are is in the record.
-        let is_same = before.is_some_and(|before| self.loaded() == Some(&before.file));
-        if is_same { Ok(()) } else { self.save() }
+        before.is_none_or(|before| self.loaded() != Some(&before.file))
     }
 
-    /// The same entries are in the file `copy` now.
-    pub(super) fn move_loaded(&mut self, copy: &str) -> io::Result<()> {
-        let Some(loaded) = &mut self.overlay.loaded else { return Ok(()) };
-        let before = std::mem::replace(&mut loaded.file, copy.to_owned());
-        let saved = self.save();
-        if let (Err(_), Some(loaded)) = (&saved, &mut self.overlay.loaded) {
-            loaded.file = before;
-        }
-        saved
+    /// The same entries are in the file `copy` now, which is to be saved. The file that they were in.
+    pub(super) fn move_loaded(&mut self, copy: &str) -> Option<String> {
+        Some(std::mem::replace(&mut self.overlay.loaded.as_mut()?.file, copy.to_owned()))
     }
 
     /// Whether the image of `volume` may be made, if it is missing: it never was there.
@@ -262,9 +252,25 @@ impl Desired {
         self.overlay.forget_image(volume);
     }
 
-    /// Keeps all changes for the next start.
-    pub(super) fn save(&self) -> io::Result<()> {
+    /// What keeps all changes for the next start, when it is written.
+    pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
+        Ok(Snapshot { path: self.path.clone(), bytes: serde_json::to_vec_pretty(&self.overlay)? })
+    }
+}
+
+/// All changes as they are to be in the state directory.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Puts it on the disk, which may take as long as the disk likes.
+    pub(super) fn write(&self) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
+        #[cfg(test)]
+        tests::wait_for_disk(folder);
         fs::create_dir_all(folder)?;
         let new = self.path.with_extension("new");
         // It may be there from a save that was interrupted, with other permissions.
@@ -274,7 +280,7 @@ impl Desired {
         }
         // It says where keys and images are.
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(&self.overlay)?)?;
+        file.write_all(&self.bytes)?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         fs::File::open(folder)?.sync_all()

@@ -34,6 +34,7 @@ mod reexec;
 mod requests;
 mod restart;
 mod run;
+mod saves;
 mod socket;
 mod supervisor;
 mod task;

@@ -1,5 +1,7 @@
 //! What clients ask for. What only the supervisor knows it answers itself; the rest goes to the data plane.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::calls::{Purpose, StatusFor, StatusPart};
@@ -95,6 +97,22 @@ impl Supervisor {
         }
     }
 
+    /// Changes have been saved, or could not be.
+    pub(super) fn changes_are_saved(&mut self) {
+        while let Some(step) = self.changes.next_saved(&self.plane, &mut self.vault) {
+            self.advance_changes(Some(step));
+        }
+    }
+
+    /// Puts what was changed on the disk before the supervisor ends, if that takes no longer than `patience`.
+    pub(super) fn save_at_last(&mut self, patience: Duration) {
+        self.changes.save_again();
+        let deadline = Instant::now() + patience;
+        while let Some(step) = self.changes.last_saved(deadline, &self.plane, &mut self.vault) {
+            self.take_step(Some(step));
+        }
+    }
+
     /// Asks the data plane for the status; while there is none that can answer, what the supervisor knows is the
     /// answer.
     pub(super) fn read_status(&mut self, to: StatusFor) {
@@ -133,7 +151,7 @@ impl Supervisor {
         RELEASE.clone_into(&mut status.version);
         status.uptime_s = self.started.elapsed().as_secs();
         status.supervisor_pid = std::process::id();
-        status.unsaved = self.changes.unsaved().map(str::to_owned);
+        status.unsaved = self.changes.unsaved();
         status.data_plane = self.plane.status();
         status.data_plane.upgrade = self.upgrades.status();
         status.supervisor_upgrade = self.upgrades.reexec.status();

@@ -4,7 +4,7 @@
 //!  front_ends   devices' sockets, connections, fd tables, sessions, what the data plane was given
 //!  plane        the data plane's process and link, its restarts
 //!  vault        descriptors for data planes to come
-//!  changes      desired state, changes being made, what is not saved
+//!  changes      desired state, changes being made and saved
 //!  clients      the management socket, requests and answers
 //!  calls        what the data plane was asked and has not answered
 //!  opener       threads that open what the data plane may not; `dials` limits connections
@@ -47,6 +47,9 @@ use softdpu_site::Site;
 /// How long to leave listening sockets alone when the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the supervisor waits at its end for changes that are being saved.
+const LAST_SAVE: Duration = Duration::from_secs(5);
+
 /// How long the supervisor waits for things.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
@@ -60,6 +63,8 @@ pub struct Timing {
     pub idle_client: Duration,
     /// A copy of a file of loaded entries that gets nothing for this long is given up.
     pub copy: Duration,
+    /// A save of the changes that takes longer is told.
+    pub slow_save: Duration,
 }
 
 impl Default for Timing {
@@ -70,6 +75,7 @@ impl Default for Timing {
             shutdown: Duration::from_secs(5),
             idle_client: Duration::from_secs(30),
             copy: Duration::from_secs(20),
+            slow_save: Duration::from_secs(2),
         }
     }
 }
@@ -155,7 +161,7 @@ impl Supervisor {
             plane: Plane::new(spawner, timing, poller.clone()),
             front_ends: FrontEnds::new(poller.clone(), timing.watchdog),
             clients,
-            changes: Changes::new(desired, timing.copy, Arc::clone(&bell)),
+            changes: Changes::new(desired, timing, Arc::clone(&bell)),
             vault: Vault::default(),
             opener: Opener::new(Arc::clone(&bell)),
             dials: Dials::default(),
@@ -231,7 +237,7 @@ impl Supervisor {
             plane,
             front_ends,
             clients: clients.map_err(no_fd)?,
-            changes: Changes::resume(state.changes, timing.copy, Arc::clone(&bell))?,
+            changes: Changes::resume(state.changes, timing, Arc::clone(&bell))?,
             vault: Vault::resume(state.vault, left).map_err(no_fd)?,
             opener: Opener::new(Arc::clone(&bell)),
             dials: Dials::default(),
@@ -288,7 +294,7 @@ impl Supervisor {
             }
             self.notifier.status(self.summary());
             if self.plane.has_stopped() {
-                self.changes.save_again();
+                self.save_at_last(LAST_SAVE);
                 self.clients.flush();
                 return Ok(());
             }
@@ -302,6 +308,7 @@ impl Supervisor {
                 self.asked();
                 self.files_are_open();
                 self.files_are_read();
+                self.changes_are_saved();
             }
             Token::Signal => self.signalled(),
             Token::Link { incarnation } => self.link_ready(incarnation),

@@ -9,5 +9,6 @@ mod lifecycle;
 mod loads;
 mod reexec;
 mod refs;
+mod slow_disk;
 mod streams;
 mod upgrade;

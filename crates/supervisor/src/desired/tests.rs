@@ -8,6 +8,24 @@ use softdpu_site::{self as config, Bytes, Device, DeviceChange, FunctionChange, 
 
 use super::*;
 
+/// The disk of `folder` is slow for as long as the file `slow` is in it.
+pub(in super::super) fn wait_for_disk(folder: &Path) {
+    while folder.join("slow").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+fn commit(desired: &mut Desired, change: &Change) {
+    if desired.commit(change) {
+        desired.snapshot().unwrap().write().unwrap();
+    }
+}
+
+fn commit_load(desired: &mut Desired, copy: &str, found: &LoadResult) {
+    desired.commit_load(copy, found);
+    desired.snapshot().unwrap().write().unwrap();
+}
+
 fn site(folder: &Path) -> Site {
     let text = r#"
         [[volume]]
@@ -41,8 +59,8 @@ fn kept_changes_are_for_the_daemon_alone_and_have_names_that_are_names() {
     fs::create_dir_all(folder.path().join("state")).unwrap();
     // As an interrupted save leaves it.
     fs::write(path.with_extension("new"), "{").unwrap();
-    desired.commit(&Change::VolumeCreate(volume("fresh"))).unwrap();
-    desired.commit(&Change::DeviceAdd(device("added", "fresh"))).unwrap();
+    commit(&mut desired, &Change::VolumeCreate(volume("fresh")));
+    commit(&mut desired, &Change::DeviceAdd(device("added", "fresh")));
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let text = fs::read_to_string(&path).unwrap();
@@ -81,7 +99,7 @@ fn changes_survive_the_supervisor_and_are_laid_over_the_site_file() {
     ];
     for change in &changes {
         desired.check(change, None).unwrap();
-        desired.commit(change).unwrap();
+        commit(&mut desired, change);
     }
     let again = Desired::load(site(folder.path())).unwrap();
     assert_eq!(again.site(), desired.site());
@@ -153,7 +171,7 @@ fn functions_and_the_devices_that_have_them_survive_the_supervisor() {
         add("guard", 25),
     ] {
         desired.check(&change, None).unwrap_or_else(|error| panic!("{change:?}: {error}"));
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
         let again = Desired::load(site()).unwrap();
         assert_eq!(again.site(), desired.site(), "after {change:?}");
     }
@@ -178,7 +196,7 @@ fn functions_and_the_devices_that_have_them_survive_the_supervisor() {
         assert!(found == code && message.contains(words), "{change:?}: {message}");
     }
     for number in 0..62 {
-        desired.commit(&add(&format!("f{number}"), 1)).unwrap();
+        commit(&mut desired, &add(&format!("f{number}"), 1));
     }
     let (code, message) = refused(&desired, &add("f62", 1));
     assert!(code == ErrorCode::Refused && message.contains("too many functions") && message.contains("at most 64"));
@@ -188,8 +206,8 @@ fn functions_and_the_devices_that_have_them_survive_the_supervisor() {
 fn what_was_made_and_removed_again_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(site(folder.path())).unwrap();
-    desired.commit(&Change::VolumeCreate(volume("b"))).unwrap();
-    desired.commit(&Change::VolumeDelete { name: "b".into() }).unwrap();
+    commit(&mut desired, &Change::VolumeCreate(volume("b")));
+    commit(&mut desired, &Change::VolumeDelete { name: "b".into() });
     assert_eq!(desired.overlay, Overlay::default());
 }
 
@@ -213,7 +231,7 @@ fn an_item_that_is_made_anew_has_nothing_of_one_that_the_site_file_had() {
     };
     for change in [Change::TenantSet(weight), Change::VolumeGrow { name: "v".into(), size: Bytes(64 << 20) }] {
         desired.check(&change, None).unwrap();
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
     }
     let size = |desired: &Desired| desired.site().volume("v").unwrap().backend.size();
     assert_eq!(size(&desired), Some(Bytes(64 << 20)));
@@ -222,7 +240,7 @@ fn an_item_that_is_made_anew_has_nothing_of_one_that_the_site_file_had() {
     let globex = config::Tenant { weight: 2, ..config::Tenant::called("globex") };
     for change in [Change::TenantAdd(globex), Change::VolumeCreate(volume("v"))] {
         desired.check(&change, None).unwrap();
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
     }
     let again = Desired::load(site(folder.path())).unwrap();
     assert_eq!(again.site().tenant("globex").unwrap().weight, 2);
@@ -234,7 +252,7 @@ fn a_check_reports_a_site_that_contradicts_what_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(site(folder.path())).unwrap();
     super::check_kept(site(folder.path())).unwrap();
-    desired.commit(&Change::VolumeCreate(volume("v"))).unwrap();
+    commit(&mut desired, &Change::VolumeCreate(volume("v")));
     super::check_kept(site(folder.path())).unwrap();
     let mut contradicts = site(folder.path());
     contradicts.volumes.push(volume("v"));
@@ -259,7 +277,7 @@ fn changes_that_contradict_the_site_are_refused_with_the_reason() {
 fn a_refusal_has_names_instead_of_indexes_and_the_nearest_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(site(folder.path())).unwrap();
-    desired.commit(&Change::VolumeCreate(volume("acme-root"))).unwrap();
+    commit(&mut desired, &Change::VolumeCreate(volume("acme-root")));
     let refused = |change: Change| desired.check(&change, None).unwrap_err().to_string();
     assert_eq!(
         refused(Change::DeviceAdd(Device {

@@ -204,7 +204,7 @@ fn a_supervisor_that_starts_knows_what_was_changed_and_cuts_off_what_is_torn() {
     let site = site(&bed.folder);
     let desired = Desired::load(site).unwrap();
     assert_eq!(desired.loaded_networks(), ["acme"]);
-    let mut changes = Changes::new(desired, PATIENCE, Arc::new(Doorbell::new().unwrap()));
+    let mut changes = Changes::new(desired, Timing::default(), Arc::new(Doorbell::new().unwrap()));
     changes.keep_loaded(&mut Vault::default()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), whole);
     assert_eq!(lines(&fs::File::open(&path).unwrap()).len(), 3);

@@ -26,7 +26,7 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     assert_eq!(desired.check(&set(Some(true), None), None).unwrap_err().code, ErrorCode::NotFound);
     for change in [routing(group), set(Some(true), None), set(None, Some(7))] {
         desired.check(&change, None).unwrap();
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
         let again = Desired::load(networked(folder.path())).unwrap();
         assert_eq!(again.site(), desired.site(), "after {change:?}");
     }
@@ -35,19 +35,19 @@ fn routes_and_states_of_members_survive_the_supervisor() {
     assert_eq!(desired.check(&set(None, Some(1001)), None).unwrap_err().code, ErrorCode::Refused);
     assert_eq!(desired.check(&set(None, None), None).unwrap_err().code, ErrorCode::Refused);
     // A file says everything anew.
-    desired.commit(&routing(group)).unwrap();
+    commit(&mut desired, &routing(group));
     let again = Desired::load(networked(folder.path())).unwrap();
     assert_eq!((member(&again).down, again.site()), (false, desired.site()));
     // A next hop stays, and so does a peer.
     let by = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", address = \"10.0.0.4\" }]";
-    desired.commit(&routing(by)).unwrap();
+    commit(&mut desired, &routing(by));
     assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }, None).unwrap_err().code, ErrorCode::Refused);
     let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
-    desired.commit(&Change::NetworkAdd(Box::new(config::network_from_json(&json).unwrap()))).unwrap();
+    commit(&mut desired, &Change::NetworkAdd(Box::new(config::network_from_json(&json).unwrap())));
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }, None).unwrap_err().code, ErrorCode::Busy);
     let back = routing("network = \"a\"\npeer = \"b\"");
     desired.check(&back, None).unwrap();
-    desired.commit(&back).unwrap();
+    commit(&mut desired, &back);
     assert_eq!(Desired::load(networked(folder.path())).unwrap().site(), desired.site());
     assert_eq!(desired.check(&Change::NetworkRemove { name: "b".into() }, None).unwrap_err().code, ErrorCode::Busy);
     assert_eq!(desired.check(&routing("network = \"x\""), None).unwrap_err().code, ErrorCode::NotFound);
@@ -69,14 +69,14 @@ fn rules_of_translation_survive_the_supervisor_and_keep_their_exit() {
     assert!(error.message.contains("no device of this host has the address 10.0.0.77"), "{error}");
     let change = rules("10.0.0.4");
     desired.check(&change, None).unwrap();
-    desired.commit(&change).unwrap();
+    commit(&mut desired, &change);
     let again = Desired::load(networked(folder.path())).unwrap();
     assert_eq!(again.site(), desired.site());
     assert_eq!(again.site().network("a").unwrap().nats[0].exit.to_string(), "10.0.0.4");
     // The exit stays as long as there are rules for it.
     let remove = Change::DeviceRemove { name: "d".into() };
     assert_eq!(desired.check(&remove, None).unwrap_err().code, ErrorCode::Refused);
-    desired.commit(&nat("network = \"a\"")).unwrap();
+    commit(&mut desired, &nat("network = \"a\""));
     assert!(Desired::load(networked(folder.path())).unwrap().site().network("a").unwrap().nats.is_empty());
     desired.check(&remove, None).unwrap();
 }
@@ -109,7 +109,7 @@ fn networks_and_their_endpoints_survive_the_supervisor() {
     ];
     for change in &changes {
         desired.check(change, None).unwrap();
-        desired.commit(change).unwrap();
+        commit(&mut desired, change);
         let again = Desired::load(networked(folder.path())).unwrap();
         assert_eq!(again.site(), desired.site(), "after {change:?}");
     }
@@ -119,9 +119,9 @@ fn networks_and_their_endpoints_survive_the_supervisor() {
     };
     assert_eq!(hosts("a"), ["10.0.0.2 on 192.0.2.3", "10.0.0.7 on 192.0.2.4"]);
     assert_eq!(hosts("b"), ["10.0.0.5 on 192.0.2.3"]);
-    desired.commit(&Change::NetworkRemove { name: "b".into() }).unwrap();
-    desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
-    desired.commit(&Change::NetworkRemove { name: "a".into() }).unwrap();
+    commit(&mut desired, &Change::NetworkRemove { name: "b".into() });
+    commit(&mut desired, &Change::DeviceRemove { name: "d".into() });
+    commit(&mut desired, &Change::NetworkRemove { name: "a".into() });
     assert!(Desired::load(networked(folder.path())).unwrap().site().networks.is_empty());
 }
 
@@ -152,8 +152,8 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
     for change in [set(Some(&["web"]), None), set(None, Some(Some("edge"))), load, set(Some(&[]), None)] {
         desired.check(&change, None).unwrap();
         match change {
-            Change::NetworkLoad(_) => desired.commit_load("loaded-1.csv", &found).unwrap(),
-            _ => desired.commit(&change).unwrap(),
+            Change::NetworkLoad(_) => commit_load(&mut desired, "loaded-1.csv", &found),
+            _ => commit(&mut desired, &change),
         }
         let again = Desired::load(site()).unwrap();
         assert_eq!((again.site(), again.loaded()), (desired.site(), desired.loaded()), "after {change:?}");
@@ -166,7 +166,7 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
     let two = members("a", &[("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")], &[]);
     let full = desired.check(&two, None).unwrap_err().message;
     assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6, and 7 are wanted");
-    desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+    commit(&mut desired, &Change::DeviceRemove { name: "d".into() });
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }, None).unwrap_err().code, ErrorCode::Busy);
 }
 
@@ -184,7 +184,7 @@ fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
     // One guest has two addresses.
     site.networks[0].endpoints[0].addresses.push("10.0.1.2".parse().unwrap());
     let mut desired = Desired::load(site).unwrap();
-    desired.commit_load("loaded-1.csv", &found("a", 3)).unwrap();
+    commit_load(&mut desired, "loaded-1.csv", &found("a", 3));
     let refused = |change: &Change| desired.check(change, None).unwrap_err();
     let two = [("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")];
     let full = "add[1], 10.0.0.8: the table of endpoints is full: it has room for 5, and 6 are wanted";
@@ -215,7 +215,7 @@ fn routes_have_room_beside_loaded_ones_or_the_command_and_the_start_say_which_ta
     let mut desired = Desired::load(site(5, 1)).unwrap();
     let networks = BTreeMap::from([("a".to_owned(), softdpu_api::NetworkEntries { endpoints: 0, routes: 3 })]);
     let found = LoadResult { routes: 3, networks, ..LoadResult::default() };
-    desired.commit_load("loaded-1.csv", &found).unwrap();
+    commit_load(&mut desired, "loaded-1.csv", &found);
     let routing = |own: usize| {
         let change = json!({"network": "a", "route": routed(own)});
         Change::NetworkRouting(config::routings_from_json(&change).unwrap())
@@ -249,7 +249,7 @@ fn a_site_file_without_a_network_of_loaded_entries_is_a_contradiction() {
         site
     };
     let mut desired = Desired::load(site()).unwrap();
-    desired.commit_load("loaded-1.csv", &found("b", 3)).unwrap();
+    commit_load(&mut desired, "loaded-1.csv", &found("b", 3));
     assert_eq!(Desired::load(site()).unwrap().loaded(), Some("loaded-1.csv"));
     let error = Desired::load(networked(folder.path())).unwrap_err();
     assert!(matches!(error, StateError::Contradiction { .. }), "{error}");
@@ -280,14 +280,14 @@ fn of_a_change_of_endpoints_all_is_made_or_nothing() {
 fn an_endpoint_that_the_site_file_never_had_leaves_nothing_behind_when_it_goes() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(networked(folder.path())).unwrap();
-    desired.commit(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
-    desired.commit(&members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"])).unwrap();
-    desired.commit(&members("a", &[], &["10.0.0.7"])).unwrap();
+    commit(&mut desired, &members("a", &[("10.0.0.7", "192.0.2.3")], &[]));
+    commit(&mut desired, &members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"]));
+    commit(&mut desired, &members("a", &[], &["10.0.0.7"]));
     assert_eq!(desired.overlay, Overlay::default());
 
     // One of the site file's that moved and went stays gone.
-    desired.commit(&members("a", &[("10.0.0.2", "192.0.2.3")], &["10.0.0.2"])).unwrap();
-    desired.commit(&members("a", &[], &["10.0.0.2"])).unwrap();
+    commit(&mut desired, &members("a", &[("10.0.0.2", "192.0.2.3")], &["10.0.0.2"]));
+    commit(&mut desired, &members("a", &[], &["10.0.0.2"]));
     let again = Desired::load(networked(folder.path())).unwrap();
     let addresses = |desired: &Desired| -> Vec<IpAddr> {
         let network = desired.site().network("a").unwrap();
@@ -308,7 +308,7 @@ fn where_packets_from_tunnels_go_is_there_after_a_restart_and_rules_that_are_not
     ] {
         let change = steer(change);
         desired.check(&change, None).unwrap();
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
     }
     let again = Desired::load(site(folder.path())).unwrap();
     assert_eq!(again.site(), desired.site());

@@ -18,7 +18,7 @@ fn what_a_tenant_may_do_survives_the_supervisor() {
     };
     for change in [set(Some(7), None), set(None, Some(config::Percent(250)))] {
         desired.check(&change, None).unwrap();
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
     }
     let again = Desired::load(site(folder.path())).unwrap();
     assert_eq!(again.site(), desired.site());
@@ -64,7 +64,7 @@ fn tenants_come_and_go_and_are_as_they_were_left_after_a_restart() {
         Change::TenantRemove { name: "acme".into() },
     ] {
         desired.check(&change, None).unwrap_or_else(|error| panic!("{change:?}: {error}"));
-        desired.commit(&change).unwrap();
+        commit(&mut desired, &change);
     }
     let again = Desired::load(with_two()).unwrap();
     let weights = |desired: &Desired| {
