@@ -6,6 +6,7 @@ use softdpu_ring::nvme::Shadow;
 use softdpu_memory::GuestAddress;
 
 use super::abi::{PAGE, admin};
+use super::controller::Phase;
 use super::{Action, Command, Controller, Status, prp};
 
 /// An admin command that is done, and that the host does not know of.
@@ -42,6 +43,14 @@ impl Controller {
     /// [saved](Self::save).
     pub fn has_outcomes(&self) -> bool {
         !self.outcomes.is_empty()
+    }
+
+    /// Executes what has come into the admin queue without a register access: where the host has mapped the page of
+    /// doorbells. Its doorbells are then checked when the queue is looked at.
+    pub fn poll(&mut self) {
+        if self.phase == Phase::Ready && self.failed.is_none() {
+            self.run_admin();
+        }
     }
 
     /// Shows the host the outcomes of admin commands. Returns whether it is to be interrupted, with vector 0. Commands

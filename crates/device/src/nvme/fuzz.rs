@@ -195,7 +195,7 @@ impl World {
 
     /// Writes a word into guest memory: an entry of a list, a descriptor, a queue.
     fn poke(&mut self, bytes: &mut Bytes<'_>) {
-        let at = u64::from(bytes.u32()) % (2 * REGION) & !7;
+        let at = (u64::from(bytes.u32()) % (2 * REGION)) & !7;
         let word = match bytes.byte() % 3 {
             0 => u64::from(bytes.byte()) << 12,
             1 => u64::from(bytes.u32()) << 32 | u64::from(bytes.u32()),

@@ -384,6 +384,19 @@ fn event_requests_are_limited_and_can_be_aborted() {
 }
 
 #[test]
+fn a_host_that_has_mapped_the_doorbells_is_polled() {
+    let mut host = Host::enabled();
+    host.driver.as_mut().unwrap().submit(&command(0x0a, 5, &[(10, 7)]));
+    // Into the page, without an access that traps.
+    host.driver.as_mut().unwrap().ring();
+    host.settle();
+    assert_eq!(host.take(), None);
+    host.controller.poll();
+    host.settle();
+    assert_eq!(host.take().unwrap().status, OK);
+}
+
+#[test]
 fn shadow_doorbells_are_for_pages_that_are_there_and_forgotten_by_a_reset() {
     let mut host = Host::enabled();
     for (prp1, prp2, status) in [
