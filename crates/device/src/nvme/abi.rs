@@ -1,5 +1,5 @@
-//! Numbers of NVMe, with the section that gives them: *Base* is NVM Express Base Specification 2.0, *NVM* is NVM Command
-//! Set 1.0, *PCIe* is NVMe over PCIe Transport 1.0.
+//! Numbers of NVMe, with the section that gives them: *Base* is NVM Express Base Specification 2.0, *NVM* is NVM
+//! Command Set 1.0, *PCIe* is NVMe over PCIe Transport 1.0.
 
 /// Properties: offsets in BAR0 (Base §3.1.3).
 pub mod register {

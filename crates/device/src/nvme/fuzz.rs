@@ -1,8 +1,8 @@
 //! Hostile hosts from a string of bytes: what a fuzzer, and a property test, feed in.
 //!
-//! The bytes are read as a program of register accesses, admin commands, I/O commands, writes into guest memory, answers
-//! to what the controller asks for, and restarts. Whatever they are, nothing panics, an I/O command that is accepted
-//! lies inside its namespace, and a reset brings the controller back.
+//! The bytes are read as a program of register accesses, admin commands, I/O commands, writes into guest memory,
+//! answers to what the controller asks for, and restarts. Whatever they are, nothing panics, an I/O command that is
+//! accepted lies inside its namespace, and a reset brings the controller back.
 
 use std::sync::Arc;
 

@@ -7,15 +7,15 @@
 //!   ring::nvme::QueuePair ─▶ Command ─▶ Commands::parse ─▶ NvmeIo ─▶ (engine, storage) ─▶ Status
 //! ```
 //!
-//! [`Controller`] is the registers, the admin queue and what its commands change. It belongs to the thread that answers
-//! register accesses. [`Commands`] parses the commands of I/O queues, on whichever cores these are.
+//! [`Controller`] is the registers, the admin queue and what its commands change. It belongs to the thread that
+//! answers register accesses. [`Commands`] parses the commands of I/O queues, on whichever cores these are.
 //!
-//! After each call that may change the controller, the program around takes all [actions](Controller::next_action), does
-//! them, and answers Start, Stop and Flush when they are done; a Stop also of a pair whose start failed. Then, for as
-//! long as there are [outcomes](Controller::has_outcomes), it saves the state and publishes them.
+//! After each call that may change the controller, the program around takes all [actions](Controller::next_action),
+//! does them, and answers Start, Stop and Flush when they are done; a Stop also of a pair whose start failed. Then, for
+//! as long as there are [outcomes](Controller::has_outcomes), it saves the state and publishes them.
 //!
-//! **After a kill.** Each admin command is executed once and completed once: [`Controller::save`] has its outcome before
-//! [`Controller::publish`] shows it to the host. The program around calls `save` in between, whenever
+//! **After a kill.** Each admin command is executed once and completed once: [`Controller::save`] has its outcome
+//! before [`Controller::publish`] shows it to the host. The program around calls `save` in between, whenever
 //! [`Controller::has_outcomes`] says so.
 
 mod abi;

@@ -1,6 +1,7 @@
 //! Status codes of completions.
 
-/// A status field (Base §3.3.3.2.1) without the phase tag: code in bits 0 to 7, code type in 8 to 10, Do Not Retry in 14.
+/// A status field (Base §3.3.3.2.1) without the phase tag: code in bits 0 to 7, code type in 8 to 10, Do Not Retry in
+/// 14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u16);
 
