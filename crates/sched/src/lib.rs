@@ -13,6 +13,7 @@
 //! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
+//! | `control_plane` | tasks on idle time, with a minimum: [`MinimumShare`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod control_plane;
 mod dispatcher;
 #[cfg(test)]
 mod driver;
@@ -37,6 +39,7 @@ mod tenant_scheduler;
 mod types;
 mod weighted;
 
+pub use control_plane::{MinimumShare, TaskClass, TaskUse};
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
 pub use fairness::{fair1, fair2, jain};
 pub use fcfs::Fcfs;
