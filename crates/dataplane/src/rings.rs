@@ -28,7 +28,7 @@ fn format(format: RingFormat) -> Format {
 /// The ring's own position as the protocol's.
 pub(super) fn base_of(position: Position) -> VringBase {
     let format = match position {
-        Position::Split { .. } => RingFormat::Split,
+        Position::Split { .. } | Position::Pair { .. } => RingFormat::Split,
         Position::Packed { .. } => RingFormat::Packed,
     };
     VringBase::from_wire(format, position.to_base())
@@ -93,7 +93,7 @@ fn drained(position: Position) -> Position {
     const UNKNOWN: PackedIndex = PackedIndex { index: 0, wrap: false };
     match position {
         Position::Packed { avail, used: UNKNOWN } => Position::Packed { avail, used: avail },
-        whole @ (Position::Packed { .. } | Position::Split { .. }) => whole,
+        whole @ (Position::Packed { .. } | Position::Split { .. } | Position::Pair { .. }) => whole,
     }
 }
 

@@ -10,6 +10,8 @@ use crate::block::{
     Block, BlockConfig, BlockOp, Cache, DATA_OFFSET, DiscardLimits, Io, Parsed, Requests, Status, WriteZeroesLimits,
 };
 
+pub use crate::nvme::fuzz::nvme_controller;
+
 /// Guest memory of a fuzzed request: two regions of this size, adjacent.
 const REGION: u64 = 0x4000;
 /// Bytes of the fuzzed disk.

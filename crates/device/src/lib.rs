@@ -17,6 +17,7 @@ pub mod block;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub mod fuzz;
 pub mod net;
+pub mod nvme;
 mod saved;
 
 pub use saved::RestoreError;

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use softdpu_sched::BackEnd;
 use softdpu_storage::{Volume, VolumeKind};
 
+use crate::queue::Role;
+
 /// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait
 /// there, in one queue for all tenants.
 const NBD_DEPTH: u32 = 16;
@@ -41,6 +43,12 @@ pub(crate) struct BackEnds {
 }
 
 impl BackEnds {
+    /// A queue with this role begins: as [`enter`](Self::enter), with the first of its volumes.
+    pub(crate) fn enter_first(&mut self, role: &Role, most: u32) -> Option<(BackEndKey, BackEnd)> {
+        let (_, volume) = role.volumes().next()?;
+        self.enter(volume, most)
+    }
+
     /// A queue of that volume begins. None: its requests wait for nothing there, or no other device's requests come
     /// there. No more than `most` go to a disk of this machine at once.
     pub(crate) fn enter(&mut self, volume: &Volume, most: u32) -> Option<(BackEndKey, BackEnd)> {

@@ -17,19 +17,19 @@ use softdpu_sched::{Grant, Nanos, TenantId};
 use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume, VolumeError};
 
 use crate::counters::QueueCounters;
-use crate::flight::{CompletedRequest, CompletionPermit, Flight, Flights};
+use crate::flight::{CompletedRequest, CompletionPermit, Flight, FlightKind, Flights};
 use crate::ids::QueueKey;
 use crate::queue::QueueTable;
 use crate::queue::{Role, RunningQueue, Unpublished};
 
 /// A core's attachments to volumes, and its requests at them.
 pub(crate) struct DiskPath {
-    io: IoContext,
-    flights: Flights,
+    pub(crate) io: IoContext,
+    pub(crate) flights: Flights,
     attached: Vec<(Arc<Volume>, Attachment)>,
     // Reused in every round.
-    requests: Vec<Request>,
-    done: Vec<Done>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) done: Vec<Done>,
 }
 
 /// The outcome of a piece of a grant.
@@ -109,7 +109,7 @@ impl DiskPath {
                     let token = self.flights.insert(Flight {
                         permit,
                         key: queue.key,
-                        to_guest: io.to_guest(),
+                        kind: FlightKind::Block { to_guest: io.to_guest() },
                         grant,
                         since: Nanos(started),
                         bytes: io.len,
@@ -172,12 +172,22 @@ impl DiskPath {
         for Done { token, result, buffer } in self.done.drain(..) {
             let Some(flight) = self.flights.remove(token) else { continue };
             ended(&flight);
+            let Flight { permit, key, kind, .. } = flight;
+            let FlightKind::Block { to_guest } = kind else {
+                let flight = Flight { permit, kind, ..flight };
+                let Some(done) = self.flights.command_ended(flight, result, &buffer) else { continue };
+                let (used, to_guest, failed) = (done.used, done.to_guest, done.failed);
+                match queues.find_to_finish(key) {
+                    Some((queue, unpublished)) => finish(queue, unpublished, used, &buffer, to_guest, failed),
+                    None => forward(key, CompletedRequest { used, buffer, to_guest, failed }),
+                }
+                continue;
+            };
             let status = match result {
                 Ok(()) => Status::Ok,
                 Err(IoError::Unsupported) => Status::Unsupp,
                 Err(_) => Status::IoErr,
             };
-            let Flight { permit, key, to_guest, .. } = flight;
             let used = permit.complete(block::finish(&buffer, to_guest, status));
             let failed = status != Status::Ok;
             // Mostly the queue is on this core, and then no `CompletedRequest` is made. Built from parts and read as a
@@ -246,7 +256,9 @@ impl DiskPath {
         self.io.abandon(&mut |token| abandoned.contains(&token), &mut Vec::new());
         for token in tokens {
             if let Some(flight) = self.flights.remove(token) {
-                ended(&flight);
+                if flight.kind.is_at_back_end() {
+                    ended(&flight);
+                }
                 flight.permit.abandon();
             }
         }
@@ -254,7 +266,7 @@ impl DiskPath {
 }
 
 #[inline]
-fn count(counters: &QueueCounters, op: BlockOp, len: u64) {
+pub(crate) fn count(counters: &QueueCounters, op: BlockOp, len: u64) {
     match op {
         BlockOp::Read => {
             counters.reads.add(1);
@@ -272,7 +284,7 @@ fn count(counters: &QueueCounters, op: BlockOp, len: u64) {
 
 /// A request of a queue ended: adds its used entry, and logs what may have been written to the guest.
 #[inline]
-fn finish(
+pub(crate) fn finish(
     queue: &mut RunningQueue,
     unpublished: &mut Unpublished,
     used: Used,
@@ -284,7 +296,10 @@ fn finish(
         queue.spec.counters.errors.add(1);
     }
     if queue.spec.view.is_tracked() {
-        block::mark_dirty(buffer, &queue.spec.view, to_guest);
+        match queue.spec.role {
+            Role::Nvme(_) => buffer.mark_dirty_in(&queue.spec.view, 0, to_guest.into()),
+            _ => block::mark_dirty(buffer, &queue.spec.view, to_guest),
+        }
     }
     queue.finished.push(used);
     unpublished.add(queue);

@@ -385,9 +385,9 @@ impl Engine {
     /// The placement of a new queue among its tenant's, and the back end that its requests go to.
     fn placement(&mut self, spec: &QueueSpec) -> Option<(Placement, Option<BackEndKey>)> {
         let (kind, back_end) = match &spec.role {
-            Role::Block { volume, .. } => (WorkKind::Requests, self.back_ends.enter(volume, self.io_depth)),
             Role::Transmit(_) => (WorkKind::Packets, None),
             Role::Receive(_) => return None,
+            disk => (WorkKind::Requests, self.back_ends.enter_first(disk, self.io_depth)),
         };
         let numbers = &mut self.device_numbers;
         let (device, queues) = self.devices.entry(Arc::clone(&spec.device)).or_insert_with(|| {

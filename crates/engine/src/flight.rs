@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use softdpu_device::block::BlockOp;
+use softdpu_device::nvme::Status;
 use softdpu_memory::GuestBuffer;
 use softdpu_ring::{Chain, Used};
 use softdpu_sched::{Cost, Grant, Nanos};
@@ -24,6 +26,11 @@ pub(crate) struct CompletionPermit {
 }
 
 impl CompletionPermit {
+    /// For a part of a request: the permit for the whole is another one. Only to be [abandoned](Self::abandon).
+    pub(crate) fn none() -> CompletionPermit {
+        CompletionPermit { id: u16::MAX, descriptors: 0 }
+    }
+
     /// For a chain that was just taken.
     #[inline]
     pub(crate) fn new(chain: &Chain) -> CompletionPermit {
@@ -55,12 +62,33 @@ impl Drop for CompletionPermit {
     }
 }
 
+/// What becomes of a request when a back end gives it back.
+#[derive(Debug)]
+pub(crate) enum FlightKind {
+    /// A virtio-blk request; bytes of data that success writes to the guest.
+    Block { to_guest: u32 },
+    /// An NVMe command that is one request.
+    Command { op: BlockOp, to_guest: u32 },
+    /// An NVMe Compare: what was read is compared with this guest memory.
+    Compare(Box<GuestBuffer>),
+    /// One of the requests of an NVMe command, whose flight has this token.
+    Part { whole: u64, op: BlockOp },
+    /// An NVMe command of several requests: how many are at back ends, and how it ends.
+    Whole { left: u32, status: Status },
+}
+
+impl FlightKind {
+    /// Whether it is a request of its own at a back end.
+    pub(crate) fn is_at_back_end(&self) -> bool {
+        !matches!(self, FlightKind::Whole { .. })
+    }
+}
+
 /// A request that a back end holds, and what is needed when it comes back.
 pub(crate) struct Flight {
     pub permit: CompletionPermit,
     pub key: QueueKey,
-    /// Bytes of data that success writes to the guest.
-    pub to_guest: u32,
+    pub kind: FlightKind,
     /// The grant that it ran in.
     pub grant: Grant,
     /// When that grant began.
@@ -116,6 +144,11 @@ impl Flights {
     }
 
     #[inline]
+    pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut Flight> {
+        self.slots.get_mut(usize::try_from(token).ok()?)?.as_mut()
+    }
+
+    #[inline]
     pub(crate) fn remove(&mut self, token: u64) -> Option<Flight> {
         let flight = self.slots.get_mut(usize::try_from(token).ok()?)?.take()?;
         self.free.push(token as u32);
@@ -158,7 +191,7 @@ mod tests {
     fn flight(id: u16, key: QueueKey) -> Flight {
         let queue = QueueId { tenant: TenantId(0), index: key.number };
         let grant = Grant { queue, units: 1 };
-        Flight { permit: permit(id), key, to_guest: 0, grant, since: Nanos(0), bytes: 0 }
+        Flight { permit: permit(id), key, kind: FlightKind::Block { to_guest: 0 }, grant, since: Nanos(0), bytes: 0 }
     }
 
     #[test]

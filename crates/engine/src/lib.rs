@@ -37,6 +37,7 @@ mod mailbox;
 mod message;
 mod net;
 mod network;
+mod nvme;
 mod queue;
 mod recorder;
 mod role;
@@ -70,5 +71,5 @@ pub use net::{
 };
 pub use net::{PortCounters, PortSpec, Socket, XdpQueues};
 pub use network::Replacement;
-pub use queue::{QueueSpec, RateLimit, Receive, Role, Transmit};
+pub use queue::{NvmeQueue, QueueSpec, RateLimit, Receive, Role, Transmit};
 pub use steering::{RuleReport, SteeringError, SteeringMode, SteeringReport, SteeringSpec};

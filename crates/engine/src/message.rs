@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, View};
 use softdpu_ring::Position;
+use softdpu_ring::nvme::Shadow;
 use softdpu_sched::{QueueId, Share, TenantId, YieldPolicy};
 use softdpu_storage::Volume;
 use softdpu_vpc::steer::Steering;
@@ -31,6 +32,8 @@ pub enum QueueUpdate {
     Error(Option<OwnedFd>),
     /// The driver may use the ring, or not for now.
     Enabled(bool),
+    /// The host of an NVMe controller has configured shadow doorbells.
+    Shadow(Shadow),
     /// Log writes to the used ring under this address, or not at all (VHOST_VRING_F_LOG).
     LogUsed(Option<GuestAddress>),
 }

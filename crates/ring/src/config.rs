@@ -120,6 +120,11 @@ pub enum Position {
         /// Where the next used descriptor goes.
         used: PackedIndex,
     },
+    /// An NVMe pair keeps its position in its record.
+    Pair {
+        /// The next submission queue entry to take.
+        head: u16,
+    },
 }
 
 impl Position {
@@ -143,10 +148,11 @@ impl Position {
         }
     }
 
-    /// As the payload of GET_VRING_BASE.
+    /// As the payload of GET_VRING_BASE. (No front end asks for that of an NVMe pair.)
     pub fn to_base(self) -> u32 {
         match self {
             Position::Split { last_avail } => u32::from(last_avail),
+            Position::Pair { head } => u32::from(head),
             Position::Packed { avail, used } => u32::from(avail.to_bits()) | u32::from(used.to_bits()) << 16,
         }
     }
@@ -172,7 +178,8 @@ pub struct Used {
     pub id: u16,
     /// [`Chain::descriptors`].
     pub descriptors: u16,
-    /// Bytes written to the device-writable part, from its start (virtio 1.3 §2.7.8, `len`).
+    /// Bytes written to the device-writable part, from its start (virtio 1.3 §2.7.8, `len`). Of an NVMe command, the
+    /// status field of its completion ([`nvme`](crate::nvme)).
     pub written: u32,
 }
 

@@ -1,6 +1,6 @@
 //! What breaks a queue.
 
-use softdpu_memory::{AccessError, UserAddress};
+use softdpu_memory::{AccessError, GuestAddress, UserAddress};
 use thiserror::Error;
 
 use crate::{Format, Position};
@@ -259,6 +259,56 @@ pub enum QueueError {
         head: u16,
         /// Slots not in flight.
         free: u16,
+    },
+
+    // What the host of an NVMe controller set up or did.
+    /// A number of entries that no queue has.
+    #[error("an NVMe queue of {size} entries is not possible: 2 to {most}")]
+    Entries {
+        /// As configured.
+        size: u16,
+        /// The most that is served.
+        most: u16,
+    },
+    /// A queue identifier without a doorbell.
+    #[error("queue identifier {id} has no doorbell; they go up to {most}")]
+    QueueIdentifier {
+        /// As configured.
+        id: u16,
+        /// The last that has one.
+        most: u16,
+    },
+    /// A queue or a doorbell buffer is not in shared memory, crosses regions, or is not aligned.
+    #[error("the {what} ({len:#x} bytes at {address}, aligned to {align}) is not inside one mapped memory region")]
+    GuestUnmapped {
+        /// Which one.
+        what: &'static str,
+        /// Where it should be.
+        address: GuestAddress,
+        /// Its length, bytes.
+        len: usize,
+        /// Its alignment, bytes.
+        align: usize,
+    },
+    /// A doorbell that makes no sense (NVMe Base 2.0 §5.2, Invalid Doorbell Write Value).
+    #[error("the {doorbell} of queue {id} went from {last} to {value}; the queue has {size} entries")]
+    DoorbellValue {
+        /// Which one.
+        doorbell: &'static str,
+        /// Queue identifier.
+        id: u16,
+        /// What the host wrote.
+        value: u32,
+        /// The device's position.
+        last: u16,
+        /// Entries of the queue.
+        size: u16,
+    },
+    /// The host took back room in a completion queue.
+    #[error("completion queue {id} has no room for commands that were taken: its head went backwards across a restart")]
+    CompletionQueueFull {
+        /// Queue identifier.
+        id: u16,
     },
 
     // What we did.

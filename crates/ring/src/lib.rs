@@ -1,4 +1,4 @@
-//! The device side of virtqueues, split and packed, behind one interface.
+//! The device side of virtqueues, split and packed, and of NVMe queue pairs ([`nvme`]), behind one interface.
 //!
 //! ```text
 //!            driver                                     Queue
@@ -45,6 +45,7 @@ mod error;
 pub mod fuzz;
 mod inflight;
 mod layout;
+pub mod nvme;
 mod packed;
 mod positions;
 mod queue;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use softdpu_memory::{GuestAddress, View};
 
 use crate::common::{Common, Start};
+use crate::nvme::QueuePair;
 use crate::packed::PackedQueue;
 use crate::split::SplitQueue;
 use crate::{Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Sink, Used};
@@ -18,6 +19,8 @@ pub enum Queue {
     Split(SplitQueue),
     /// Packed format.
     Packed(PackedQueue),
+    /// An NVMe submission queue with its completion queue.
+    Pair(QueuePair),
 }
 
 macro_rules! each {
@@ -25,6 +28,18 @@ macro_rules! each {
         match $self {
             Queue::Split($queue) => $body,
             Queue::Packed($queue) => $body,
+            Queue::Pair($queue) => $body,
+        }
+    };
+}
+
+/// As `each`, with another answer for a pair.
+macro_rules! virtqueue {
+    ($self:expr, $queue:ident => $body:expr, $pair:ident => $answer:expr) => {
+        match $self {
+            Queue::Split($queue) => $body,
+            Queue::Packed($queue) => $body,
+            Queue::Pair($pair) => $answer,
         }
     };
 }
@@ -80,7 +95,7 @@ impl Queue {
     /// # Errors
     /// [`QueueError::NotInOrder`] for any other queue.
     pub fn rewind(&mut self) -> Result<(), QueueError> {
-        each!(self, queue => queue.rewind())
+        virtqueue!(self, queue => queue.rewind(), _pair => Err(QueueError::NotInOrder))
     }
 
     /// Continues with another view of memory, or another dirty log. Chains that were handed out stay pinned to what
@@ -133,7 +148,7 @@ impl Queue {
 
     /// Tells the driver that the queue is polled and needs no notifications. A hint; some may still come.
     pub fn disarm(&mut self) {
-        each!(self, queue => queue.disarm());
+        virtqueue!(self, queue => queue.disarm(), _pair => ());
     }
 
     /// Whether something is available. One load, cheap enough for every round.
@@ -145,30 +160,39 @@ impl Queue {
     /// Stops for good and returns the position to restart from, for GET_VRING_BASE. With
     /// nothing in flight the records are given up, as the position says it all; otherwise they stay, and the next start
     /// resubmits what is in them. A queue that completes in order is [rewound](Self::rewind) before.
+    ///
+    /// The record of an NVMe pair stays in any case: it has the position.
     pub fn retire(&mut self) -> Position {
         if self.in_flight() == 0 {
-            each!(self, queue => {
-                if let Some(records) = &queue.records {
-                    records.region.retire();
-                }
-            });
+            virtqueue!(
+                self,
+                queue => {
+                    if let Some(records) = &queue.records {
+                        records.region.retire();
+                    }
+                },
+                _pair => ()
+            );
         }
-        if self.common().in_order.is_some() {
+        if self.common().is_some_and(|common| common.in_order.is_some()) {
             // Cannot fail: it completes in order.
             let _ = self.rewind();
         }
-        self.common_mut().broken = true;
+        self.break_off();
         self.position()
     }
 
-    /// Reports writes to the used ring to the dirty log under this address from now on, or not at all.
+    /// Reports writes to the used ring to the dirty log under this address from now on, or not at all. An NVMe pair
+    /// always reports its writes, where they lie.
     pub fn set_log_used(&mut self, log: Option<GuestAddress>) {
-        self.common_mut().config.log_used = log;
+        if let Some(common) = self.common_mut() {
+            common.config.log_used = log;
+        }
     }
 
     /// Requests handed out and not completed, those not yet resubmitted included.
     pub fn in_flight(&self) -> u16 {
-        self.common().in_flight
+        virtqueue!(self, queue => queue.common.in_flight, pair => pair.in_flight())
     }
 
     /// How far the queue has come.
@@ -178,29 +202,49 @@ impl Queue {
 
     /// Whether an error (or [`retire`](Self::retire), or [`break_off`](Self::break_off)) made it inert.
     pub fn is_broken(&self) -> bool {
-        self.common().broken
+        virtqueue!(self, queue => queue.common.broken, pair => pair.is_broken())
     }
 
     /// Whether the front end truncated the file of the in-flight records: they no longer outlive this process.
     pub fn records_are_faulted(&self) -> bool {
-        each!(self, queue => queue.records.as_ref().is_some_and(|records| records.region.is_faulted()))
+        virtqueue!(
+            self,
+            queue => queue.records.as_ref().is_some_and(|records| records.region.is_faulted()),
+            pair => pair.is_faulted()
+        )
     }
 
     /// Makes it inert: what the device does when a request shows that its driver cannot be trusted with the queue.
     pub fn break_off(&mut self) {
-        self.common_mut().broken = true;
+        virtqueue!(self, queue => queue.common.broken = true, pair => pair.break_off());
     }
 
-    fn common(&self) -> &Common {
-        each!(self, queue => &queue.common)
+    /// The NVMe pair that it is, if it is one.
+    pub fn pair(&self) -> Option<&QueuePair> {
+        match self {
+            Queue::Pair(pair) => Some(pair),
+            Queue::Split(_) | Queue::Packed(_) => None,
+        }
     }
 
-    fn common_mut(&mut self) -> &mut Common {
-        each!(self, queue => &mut queue.common)
+    /// The NVMe pair that it is, if it is one.
+    pub fn pair_mut(&mut self) -> Option<&mut QueuePair> {
+        match self {
+            Queue::Pair(pair) => Some(pair),
+            Queue::Split(_) | Queue::Packed(_) => None,
+        }
     }
 
-    /// As it was configured.
-    pub fn config(&self) -> &QueueConfig {
-        &self.common().config
+    fn common(&self) -> Option<&Common> {
+        virtqueue!(self, queue => Some(&queue.common), _pair => None)
+    }
+
+    fn common_mut(&mut self) -> Option<&mut Common> {
+        virtqueue!(self, queue => Some(&mut queue.common), _pair => None)
+    }
+
+    /// As it was configured, if it is a virtqueue.
+    pub fn config(&self) -> Option<&QueueConfig> {
+        self.common().map(|common| &common.config)
     }
 }

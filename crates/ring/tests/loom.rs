@@ -157,3 +157,61 @@ fn without_the_barrier_the_second_slice_would_last() {
         observe(other)
     });
 }
+
+/// A 32-bit word of shared memory.
+struct Doorbell(loom::sync::atomic::AtomicU32);
+
+impl Word for Doorbell {
+    type Value = u32;
+    fn get(&self, ordering: Ordering) -> u32 {
+        self.0.load(ordering)
+    }
+    fn set(&self, value: u32, ordering: Ordering) {
+        self.0.store(value, ordering);
+    }
+    fn barrier() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A core arms the event index of a shadow doorbell and sleeps unless the doorbell moved; the host moves the doorbell
+/// from `old` to `new`, and writes the register, which wakes the core, if the event index says so. `stale` is the event
+/// index before.
+fn sleep_on_a_shadow_doorbell(arm: fn(&Doorbell, u32, &Doorbell) -> u32, stale: u32, old: u32, new: u32) {
+    loom::model(move || {
+        let doorbell = Arc::new(Doorbell(loom::sync::atomic::AtomicU32::new(old)));
+        let event = Arc::new(Doorbell(loom::sync::atomic::AtomicU32::new(stale)));
+        let register = Arc::new(AtomicBool::new(false));
+        let host = {
+            let (doorbell, event, register) = (Arc::clone(&doorbell), Arc::clone(&event), Arc::clone(&register));
+            thread::spawn(move || {
+                let event = publish_then_read(&*doorbell, new, &*event);
+                if softdpu_ring::nvme::needs_register(event, new, old) {
+                    register.store(true, Ordering::Release);
+                }
+            })
+        };
+        let seen = arm(&event, old, &doorbell);
+        host.join().unwrap();
+        assert!(seen == new || register.load(Ordering::Acquire), "asleep, with a command, and not woken");
+    });
+}
+
+#[test]
+fn a_core_that_arms_a_shadow_doorbell_is_woken_or_sees_the_command() {
+    // In the middle of a queue of 8, and around its end.
+    for (stale, old, new) in [(2, 5, 6), (2, 5, 7), (7, 7, 0), (3, 7, 2), (6, 0, 1)] {
+        sleep_on_a_shadow_doorbell(softdpu_ring::nvme::arm, stale, old, new);
+    }
+}
+
+#[test]
+#[should_panic(expected = "not woken")]
+fn a_core_that_reads_the_doorbell_before_it_arms_would_sleep_for_ever() {
+    fn read_first(event: &Doorbell, seen: u32, doorbell: &Doorbell) -> u32 {
+        let found = observe(doorbell);
+        publish(event, seen);
+        found
+    }
+    sleep_on_a_shadow_doorbell(read_first, 2, 5, 6);
+}

@@ -98,7 +98,7 @@ impl<S: TenantScheduler> Core<S> {
         let number = grant.queue.index;
         let Some(queue) = self.queues.get_mut(number) else { return self.run_backlog(grant, started) };
         self.work.channels.update(grant.queue.tenant, Nanos(started));
-        if !matches!(queue.spec.role, Role::Block { .. }) {
+        if !queue.spec.role.is_disk() {
             let (units, bytes) = self.transmit(number, grant.units as usize);
             self.complete_touched();
             let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
@@ -134,7 +134,7 @@ impl<S: TenantScheduler> Core<S> {
             false => Spent { time: NOMINAL * u64::from(cost.units), has_waited: false },
         };
         let (number, mut took) = (grant.queue.index, spent.time);
-        if spent.has_waited && queues.get(number).is_some_and(|queue| matches!(queue.spec.role, Role::Block { .. })) {
+        if spent.has_waited && queues.get(number).is_some_and(|queue| queue.spec.role.is_disk()) {
             queues.stalled(number, took);
         }
         if is_timed && let Some(queue) = queues.get_mut(number) {
@@ -144,7 +144,7 @@ impl<S: TenantScheduler> Core<S> {
         work.dispatcher.charge(Nanos(ended), cost, |left| {
             let Some(queue) = queues.get(number) else { return frames.backlog_work(grant.queue.tenant, left as usize) };
             let rest = &queue.waiting[..queue.waiting.len().min(left as usize)];
-            Work { units: rest.len() as u32, bytes: rest.iter().map(|chain| chain.buffer.len()).sum() }
+            Work { units: rest.len() as u32, bytes: queue.spec.role.bytes(rest) }
         });
         if let Some(tenant) = accounting.tenant(grant.queue.tenant) {
             tenant.served.add(u64::from(cost.units));
@@ -328,7 +328,10 @@ impl<S: TenantScheduler> Core<S> {
             return (None, 0);
         }
         self.work.leave(queue.spec.tenant, units);
-        let submitted = self.disk.submit(queue, unpublished, attachment, (grant, started), units);
+        let submitted = match queue.spec.role {
+            Role::Nvme(_) => Ok(self.disk.submit_commands(queue, unpublished, (grant, started), units)),
+            _ => self.disk.submit(queue, unpublished, attachment, (grant, started), units),
+        };
         let (bytes, pending) = match submitted {
             Ok(submitted) => (Some(submitted.bytes), submitted.pending),
             Err(error) => {

@@ -16,16 +16,7 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn adopt(&mut self, mut queue: Box<RunningQueue>) {
         let (key, number) = (queue.key, queue.key.number);
         self.directory.expect(key);
-        let problem = match &queue.spec.role {
-            Role::Block { volume, .. } => match self.disk.attach(volume) {
-                Ok(attachment) => {
-                    queue.attachment = Some(attachment);
-                    None
-                }
-                Err(error) => Some(format!("volume '{}': {error}", volume.name())),
-            },
-            Role::Transmit(_) | Role::Receive(_) => None,
-        };
+        let problem = self.attach(&mut queue).err();
         let unwatched = queue.spec.kick.as_ref().and_then(|kick| self.sleep.watch(number, kick.as_fd()).err());
         let problem =
             problem.or_else(|| unwatched.map(|error| format!("its kick descriptor cannot be waited for: {error}")));
@@ -39,7 +30,7 @@ impl<S: TenantScheduler> Core<S> {
                 self.work.dispatcher.place(queue.id(), placement);
             }
             if !queue.waiting.is_empty() {
-                let bytes = queue.waiting.iter().map(|chain| chain.buffer.len()).sum();
+                let bytes = queue.spec.role.bytes(&queue.waiting);
                 let waiting = Work { units: queue.waiting.len() as u32, bytes };
                 self.work.enqueue(queue.id(), waiting, Nanos(clock::now()));
             }
@@ -50,6 +41,18 @@ impl<S: TenantScheduler> Core<S> {
         for message in self.directory.arrived(key) {
             self.handle(message);
         }
+    }
+
+    /// Attaches a queue's volumes to this core.
+    fn attach(&mut self, queue: &mut RunningQueue) -> Result<(), String> {
+        queue.namespaces.clear();
+        for (nsid, volume) in queue.spec.role.volumes() {
+            let attachment =
+                self.disk.attach(volume).map_err(|error| format!("volume '{}': {error}", volume.name()))?;
+            queue.attachment.get_or_insert(attachment);
+            queue.namespaces.push((nsid, attachment));
+        }
+        Ok(())
     }
 
     /// Hands a queue to another core. What is in flight stays.
@@ -105,6 +108,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         self.work.cancel(&queue);
         queue.attachment = None;
+        queue.namespaces.clear();
         if let Role::Transmit(transmit) = &mut queue.spec.role {
             transmit.backpressure = None;
         }

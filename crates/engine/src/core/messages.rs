@@ -191,6 +191,10 @@ impl<S: TenantScheduler> Core<S> {
             }
             QueueUpdate::Error(error) => queue.spec.error = error,
             QueueUpdate::Enabled(enabled) => queue.spec.enabled = enabled,
+            QueueUpdate::Shadow(shadow) => {
+                let switched = queue.spec.ring.pair_mut().map(|pair| pair.set_shadow(shadow));
+                problem = switched.and_then(|switched| switched.err()).map(|error| error.to_string());
+            }
             QueueUpdate::LogUsed(log) => queue.spec.ring.set_log_used(log),
         }
         if let Some(reason) = problem {

@@ -256,7 +256,7 @@ impl<S: TenantScheduler> Core<S> {
         let own = INTAKE.saturating_sub(queue.waiting.len());
         let mut room = (self.work.channels.room(queue.spec.tenant) as usize).min(own).min(queue.poll_budget.chains());
         match &queue.spec.role {
-            Role::Block { .. } => {}
+            Role::Block { .. } | Role::Nvme(_) => {}
             Role::Transmit(transmit) if transmit.backpressure.is_some() => {
                 *last = None;
                 self.release_backpressure(number, now);
@@ -284,7 +284,7 @@ impl<S: TenantScheduler> Core<S> {
                 return None;
             }
         };
-        let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
+        let bytes = queue.spec.role.bytes(&queue.waiting[before..]);
         let units = taken as u32;
         queue.in_flight += units;
         queue.spec.counters.in_flight.set(u64::from(queue.in_flight));

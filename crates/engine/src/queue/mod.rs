@@ -1,10 +1,12 @@
 //! Device queues that cores serve: what a queue is for, what a core keeps of it, and the table of a core's queues.
 
 mod loan;
+mod nvme;
 mod receive;
 mod table;
 mod transmit;
 
+pub use nvme::NvmeQueue;
 pub use receive::Receive;
 pub use transmit::{RateLimit, Transmit};
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
-use softdpu_ring::{Chains, Queue, Used};
+use softdpu_ring::{Chain, Chains, Queue, Used};
 use softdpu_sched::{Nanos, Placement, QueueId, Stalls, TenantId, instalment};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::clock;
@@ -62,10 +64,39 @@ pub enum Role {
         /// Parses them.
         requests: Requests,
     },
+    /// Commands of an I/O queue pair of an NVMe controller.
+    Nvme(NvmeQueue),
     /// Frames that a virtio-net driver sends.
     Transmit(Transmit),
     /// Buffers for frames that a virtio-net driver receives.
     Receive(Receive),
+}
+
+impl Role {
+    /// Whether its requests go to volumes.
+    #[inline]
+    pub(crate) fn is_disk(&self) -> bool {
+        matches!(self, Role::Block { .. } | Role::Nvme(_))
+    }
+
+    /// The volumes that its requests go to, by the number that requests have for them.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = (u32, &Arc<Volume>)> {
+        let (one, several) = match self {
+            Role::Block { volume, .. } => (Some((0, volume)), &[][..]),
+            Role::Nvme(queue) => (None, &queue.namespaces[..]),
+            Role::Transmit(_) | Role::Receive(_) => (None, &[][..]),
+        };
+        one.into_iter().chain(several.iter().map(|(nsid, volume)| (*nsid, volume)))
+    }
+
+    /// Bytes of work in chains that were taken.
+    #[inline]
+    pub(crate) fn bytes(&self, chains: &[Chain]) -> u64 {
+        match self {
+            Role::Nvme(queue) => queue.bytes(chains),
+            _ => chains.iter().map(|chain| chain.buffer.len()).sum(),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -131,8 +162,10 @@ pub(crate) struct RunningQueue {
     pub in_flight: u32,
     /// Cores that it was on before and that had requests of it then. They may have completed them meanwhile.
     pub former_cores: Vec<CoreIndex>,
-    /// Its volume, on the core that has it.
+    /// Its volume, on the core that has it; of several, the first.
     pub attachment: Option<Attachment>,
+    /// The volumes of its namespaces, on that core.
+    pub namespaces: Vec<(u32, Attachment)>,
     /// It is in its core's list of queues with used entries to publish.
     pub is_unpublished: bool,
     /// Core time that was spent on it outside of grants and is not charged yet, nanoseconds: polling, submitting,
@@ -164,6 +197,7 @@ impl RunningQueue {
             in_flight: 0,
             former_cores: Vec::new(),
             attachment: None,
+            namespaces: Vec::new(),
             is_unpublished: false,
             uncharged: 0,
             poll_budget: PollBudget::default(),
@@ -224,13 +258,13 @@ impl RunningQueue {
 
     /// Whether everything that was taken is finished or can be taken again: a network queue has nothing at a back end.
     pub(crate) fn can_rewind(&self) -> bool {
-        !matches!(self.spec.role, Role::Block { .. })
+        !self.spec.role.is_disk()
     }
 
     /// Whether no back end and no other core uses what was taken from its ring.
     pub(crate) fn is_quiescent(&self) -> bool {
         match &self.spec.role {
-            Role::Block { .. } => self.in_flight == 0,
+            Role::Block { .. } | Role::Nvme(_) => self.in_flight == 0,
             Role::Transmit(transmit) => transmit.loans.is_settled(),
             Role::Receive(_) => true,
         }

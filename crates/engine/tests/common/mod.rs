@@ -3,6 +3,7 @@
 pub mod cores;
 pub mod disk;
 pub mod nic;
+pub mod nvme;
 pub mod tunnel;
 
 use std::os::fd::AsFd;

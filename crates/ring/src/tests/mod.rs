@@ -4,6 +4,7 @@ mod abuse;
 mod behaviour;
 mod crash;
 mod in_order;
+mod pair;
 mod recycle;
 
 use std::sync::Arc;
@@ -206,6 +207,7 @@ fn records_tell_the_start_that_goes_on_from_a_stop_with_requests_in_flight_from_
         let at_rest = match stopped {
             Position::Split { last_avail } => Position::Split { last_avail: last_avail - 2 },
             Position::Packed { used, .. } => Position::Packed { avail: used, used },
+            pair @ Position::Pair { .. } => pair,
         };
         assert!(!left_at(&rig, Position::start(format)) && !left_at(&rig, at_rest), "{format:?}");
         assert!(left_at(&rig, stopped), "{format:?}");
