@@ -101,6 +101,14 @@ impl Daemon {
         self.wait_until_ready()
     }
 
+    /// Kills the supervisor and starts it again, as systemd does after a crash.
+    pub fn restart_after_kill(&mut self) -> Result<(), Failure> {
+        self.process.signal(Signal::KILL);
+        self.process.wait(Duration::from_secs(20))?;
+        self.process = Daemon::run(&self.binary, &self.folder, self.namespace.as_deref())?;
+        self.wait_until_ready()
+    }
+
     /// The socket of the device that serves the volume `name`, as [`Server`](crate::Server) writes its site files.
     pub fn device_socket(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}-disk.sock"))

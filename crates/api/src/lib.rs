@@ -17,6 +17,7 @@ extern crate self as softdpu_api;
 
 mod change;
 mod client;
+mod control_plane;
 mod device_args;
 mod endpoints;
 mod entries;
@@ -32,6 +33,7 @@ mod trace;
 
 pub use change::{Change, LoadFile, QueuePlacement};
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
+pub use control_plane::{ControlPlaneCpus, ControlPlaneTask};
 pub use device_args::{DeviceArgs, device_args};
 pub use endpoints::EndpointChange;
 pub use entries::{EntryChanges, EntryEdit, EntryOp};

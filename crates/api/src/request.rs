@@ -8,7 +8,7 @@ use softdpu_site::{NetworkPart, alternatives, nearest};
 
 use crate::change::LoadFile;
 use crate::methods::{Parameters, Unread, methods, written};
-use crate::{ApiError, Change, ErrorCode, PacketTrace, PathQuestion};
+use crate::{ApiError, Change, ControlPlaneTask, ErrorCode, PacketTrace, PathQuestion};
 
 methods! {
     /// What changes nothing of what is to run.
@@ -40,6 +40,14 @@ methods! {
         "trace.replay" => TraceReplay {
             /// The device.
             port: String,
+        },
+        /// Have a program that runs do so on idle time from now on, with all that it starts. Result:
+        /// [`ControlPlaneCpus`](crate::ControlPlaneCpus).
+        "control-plane.add" => ControlPlaneAdd(ControlPlaneTask),
+        /// Have a task run as it did before. Result: `{}`.
+        "control-plane.remove" => ControlPlaneRemove {
+            /// The task.
+            name: String,
         },
         /// Have another program go on as the supervisor, and a data plane of it take over from the one that runs.
         /// Result: [`UpgradeResult`](crate::UpgradeResult), when that is done and every connected device has been taken

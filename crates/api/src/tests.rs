@@ -33,6 +33,8 @@ fn every_query() -> Vec<Query> {
         Query::NetworkList,
         Query::FunctionList,
         Query::TenantList,
+        Query::ControlPlaneAdd(ControlPlaneTask { name: name(), pid: Some(7), cgroup: None, minimum: 20 }),
+        Query::ControlPlaneRemove { name: name() },
         Query::Upgrade(Upgrade { program: "/usr/bin/softdpu".into(), force: true, only: None }),
         Query::Shutdown,
         Query::TracePacket(PacketTrace { ports: vec![name()], tiers: true, ..PacketTrace::default() }),
@@ -359,5 +361,26 @@ proptest! {
                                         key in "[a-z-]{0,8}", value in any::<i64>()) {
         let line = json!({"softdpu": 1, "id": "é", "method": method, "params": {key: value, "name": value}}).to_string();
         prop_assert!(decode_request(line.as_bytes(), Path::new(RUN)).is_err());
+    }
+}
+
+#[test]
+fn a_control_plane_task_is_one_process_or_one_cgroup() {
+    let read = |params: serde_json::Value| {
+        let line = json!({"softdpu": 1, "id": 1, "method": "control-plane.add", "params": params}).to_string();
+        decode_request(line.as_bytes(), Path::new("/run/softdpu")).map_err(|rejected| rejected.error.message)
+    };
+    let (_, request) = read(json!({"name": "a", "cgroup": "/sys/fs/cgroup/a"})).unwrap();
+    let cgroup = Some("/sys/fs/cgroup/a".into());
+    let task = ControlPlaneTask { name: "a".into(), pid: None, cgroup, minimum: ControlPlaneTask::MINIMUM };
+    assert_eq!(request, Query::ControlPlaneAdd(task).into());
+    for (params, why) in [
+        (json!({"name": "a"}), "a task is either a \"pid\" or a \"cgroup\""),
+        (json!({"name": "a", "pid": 1, "cgroup": "/g"}), "a task is either a \"pid\" or a \"cgroup\""),
+        (json!({"name": "a", "cgroup": "g"}), "\"cgroup\" is g, which is not an absolute path"),
+        (json!({"name": "a/b", "pid": 1}), "\"a/b\" is no name: letters, digits, '.', '_' and '-', at most 63"),
+        (json!({"name": "a", "pid": 1, "minimum": 1_000_000}), "\"minimum\" is 1000000 %, and 819200 % is the most"),
+    ] {
+        assert_eq!(read(params).unwrap_err(), format!("control-plane.add: {why}"));
     }
 }

@@ -8,13 +8,13 @@ use softdpu_api::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_api::status::{
-    BfdStatus, ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
-    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, IsolationStatus, MeterStatus, NatStatus,
-    NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus,
-    SteeringShare, SteeringStatus, TakenOverStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence,
-    UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
+    BfdStatus, ClosedFrontEnds, ConnectionStatus, ControlPlaneStatus, ControlPlaneTaskStatus, CoreState, CoreStatus,
+    DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus,
+    IsolationStatus, MeterStatus, NatStatus, NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus,
+    RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TakenOverStatus, TaskState, TenantOnCore,
+    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, UpgradeStatus, VolumeState, VolumeStatus,
 };
-use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
+use softdpu_api::{Change, ControlPlaneCpus, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
 
 fn reference() -> String {
@@ -152,6 +152,22 @@ fn whole() -> NodeStatus {
             calls: true,
             missing: Vec::new(),
             refused: BTreeMap::new(),
+        }),
+        control_plane: Some(ControlPlaneStatus {
+            cpus: ControlPlaneCpus::default(),
+            tasks: vec![ControlPlaneTaskStatus {
+                name: "t".into(),
+                pid: Some(1),
+                cgroup: Some("/g".into()),
+                minimum: 5,
+                state: TaskState::Idle,
+                processes: 1,
+                threads: 1,
+                ran_us: 0,
+                waited_us: 0,
+                guaranteed_us: 0,
+                error: Some("e".into()),
+            }],
         }),
         steering: Some(SteeringStatus {
             cores: vec![SteeringShare::default()],

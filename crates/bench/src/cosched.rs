@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The load is made in the process: a timer stands for a driver's kick, so that no third CPU is needed. The core polls,
-//! yields by `softdpu_sched::Yielding` and waits as the engine's core does; rings and tenants are left out. Threads of the
-//! control plane have the policy SCHED_IDLE and count what they did. Each way is measured after a *static partition* in the
-//! same round, where the data plane's CPU is its alone.
+//! yields by `softdpu_sched::Yielding` and waits as the engine's core does; rings and tenants are left out. Threads of
+//! the control plane have the policy SCHED_IDLE and count what they did. Each way is measured after a *static
+//! partition* in the same round, where the data plane's CPU is its alone.
 
 use std::fmt;
 use std::io;

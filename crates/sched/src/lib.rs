@@ -14,6 +14,7 @@
 //! | `rates` | [`TokenBucket`], [`Meter`] with [`Lease`]s, [`Patience`] |
 //! | `stalls` | front ends that make a core wait: [`Stalls`], [`Demotions`] |
 //! | `yielding` | when a core gives its CPU away: [`Yielding`] |
+//! | `control_plane` | tasks on idle time, with a minimum: [`MinimumShare`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
 //! One instance of a policy serves one core and is never shared, hence no lock.
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod control_plane;
 mod dispatcher;
 #[cfg(test)]
 mod driver;
@@ -39,6 +41,7 @@ mod types;
 mod weighted;
 mod yielding;
 
+pub use control_plane::{MinimumShare, TaskClass, TaskUse};
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
 pub use fairness::{fair1, fair2, jain};
 pub use fcfs::Fcfs;

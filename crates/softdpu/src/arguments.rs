@@ -88,6 +88,9 @@ pub enum Command {
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Run programs on the idle time of the data plane's cores: control-plane tasks
+    #[command(subcommand, name = "cp")]
+    ControlPlane(crate::control_plane::ControlPlaneCommand),
     /// Follow frames through the ports of a running daemon, and bring some in
     #[command(subcommand)]
     Trace(crate::trace::TraceCommand),

@@ -112,6 +112,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         | Command::SupervisorFormats
         | Command::SupervisorCheck
         | Command::SupervisorResume(_)
+        | Command::ControlPlane(_)
         | Command::Trace(_)
         | Command::Completions { .. }
         | Command::Device(_) => {

@@ -6,6 +6,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod check;
+mod control_plane;
 mod daemon;
 mod device_args;
 mod function;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Command::ControlPlane(command) => control_plane::execute(&connection, command),
         Command::Trace(command) => trace::execute(&connection, &command),
         Command::Device(DeviceCommand::Args(options)) => device_args::print(&connection, &options),
         command => daemon::execute(&connection, command),

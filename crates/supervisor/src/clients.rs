@@ -22,7 +22,7 @@ use softdpu_api::{
     ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request, encode_response,
 };
 use softdpu_link::{Outbox, SharedFd};
-use softdpu_sys::ReapedFd;
+use softdpu_sys::{ReapedFd, peer};
 
 /// The most clients at once; more wait in the backlog.
 const MAX_CLIENTS: usize = 64;
@@ -310,6 +310,12 @@ impl Clients {
     pub(super) fn connection(&self, ticket: &Ticket) -> Option<std::io::Result<SharedFd>> {
         let client = self.connected.get(&ticket.client)?;
         Some(client.socket.as_fd().try_clone_to_owned().map(|socket| Arc::new(socket.into())))
+    }
+
+    /// The user that a request came from; none if the client is gone, `u32::MAX` if the kernel does not tell.
+    pub(super) fn user(&self, ticket: &Ticket) -> Option<u32> {
+        let client = self.connected.get(&ticket.client)?;
+        Some(peer::credentials(client.socket.as_fd()).map_or(u32::MAX, |peer| peer.uid))
     }
 
     /// The connection that a request came by is another process' now, or at its end.

@@ -17,6 +17,7 @@
 mod calls;
 mod changes;
 mod clients;
+mod control_plane;
 mod copier;
 mod desired;
 mod from_plane;

@@ -12,7 +12,9 @@ use super::reexec::RELEASE;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use softdpu_api::status::NodeStatus;
-use softdpu_api::{ApiError, ErrorCode, PacketTrace, Query, Request, Response, UNDERLAY, encode_response};
+use softdpu_api::{
+    ApiError, ControlPlaneTask, ErrorCode, PacketTrace, Query, Request, Response, UNDERLAY, encode_response,
+};
 use softdpu_link::{Call, Down, SharedFd};
 use softdpu_site::{Device, Site, alternatives, nearest};
 
@@ -52,6 +54,11 @@ impl Supervisor {
             Query::TracePacket(trace) => return self.trace_packet(ticket, trace),
             Query::TraceExplain(question) => return self.ask(ticket, Call::TraceExplain(question)),
             Query::TraceReplay { port } => return self.trace_replay(ticket, port),
+            Query::ControlPlaneAdd(task) => return self.add_task(ticket, task),
+            Query::ControlPlaneRemove { name } => {
+                let asked = self.control_plane.remove(name, ticket.clone());
+                return self.refuse_task(ticket, asked);
+            }
             Query::Upgrade(upgrade) => return self.upgrade(ticket, upgrade),
             Query::Shutdown => {
                 tracing::info!("stopping on request");
@@ -60,6 +67,26 @@ impl Supervisor {
             }
         };
         self.read_status(StatusFor::Client(ticket, part));
+    }
+
+    fn add_task(&mut self, ticket: Ticket, task: ControlPlaneTask) {
+        let Some(user) = self.clients.user(&ticket) else { return };
+        self.control_plane.follow(self.changes.site());
+        let asked = self.control_plane.add(task, user, ticket.clone());
+        self.refuse_task(ticket, asked);
+    }
+
+    fn refuse_task(&mut self, ticket: Ticket, asked: Result<(), ApiError>) {
+        if let Err(error) = asked {
+            self.clients.answer(ticket, Err(error));
+        }
+    }
+
+    /// What clients asked of control-plane tasks is done, or refused.
+    pub(super) fn tasks_are_looked_after(&mut self) {
+        while let Some((ticket, outcome)) = self.control_plane.answer() {
+            self.clients.answer(ticket, outcome);
+        }
     }
 
     fn call(&mut self, call: Call, purpose: Purpose, fds: Vec<SharedFd>) {
@@ -152,6 +179,7 @@ impl Supervisor {
         status.uptime_s = self.started.elapsed().as_secs();
         status.supervisor_pid = std::process::id();
         status.unsaved = self.changes.unsaved();
+        status.control_plane = self.control_plane.status();
         status.data_plane = self.plane.status();
         status.data_plane.upgrade = self.upgrades.status();
         status.supervisor_upgrade = self.upgrades.reexec.status();

@@ -5,6 +5,7 @@
 //!  plane        the data plane's process and link, its restarts
 //!  vault        descriptors for data planes to come
 //!  changes      desired state, changes being made and saved
+//!  control_plane  programs on the idle time of cores
 //!  clients      the management socket, requests and answers
 //!  calls        what the data plane was asked and has not answered
 //!  opener       threads that open what the data plane may not; `dials` limits connections
@@ -28,6 +29,7 @@ use softdpu_sys::wake::Doorbell;
 use super::calls::{Calls, StatusFor};
 use super::changes::Changes;
 use super::clients::Clients;
+use super::control_plane::ControlPlane;
 use super::desired::Desired;
 use super::front_ends::FrontEnds;
 use super::notify::Notifier;
@@ -123,6 +125,7 @@ pub(super) struct Supervisor {
     pub(super) front_ends: FrontEnds,
     pub(super) clients: Clients,
     pub(super) changes: Changes,
+    pub(super) control_plane: ControlPlane,
     pub(super) vault: Vault,
     pub(super) opener: Opener,
     pub(super) dials: Dials,
@@ -158,6 +161,7 @@ impl Supervisor {
         let clients = Clients::new(poller.clone(), clients, node.run_directory.clone(), timing.idle_client);
         let clients = clients.map_err(RunError::Kernel)?;
         let mut supervisor = Supervisor {
+            control_plane: ControlPlane::new(desired.site(), Arc::clone(&bell)),
             plane: Plane::new(spawner, timing, poller.clone()),
             front_ends: FrontEnds::new(poller.clone(), timing.watchdog),
             clients,
@@ -233,11 +237,13 @@ impl Supervisor {
         let mut front_ends = FrontEnds::new(poller.clone(), timing.watchdog);
         front_ends.resume(state.front_ends, left).map_err(no_fd)?;
         let reexec = Reexec::resume(state.arrival, failed, left, any).map_err(no_fd)?;
+        let changes = Changes::resume(state.changes, timing, Arc::clone(&bell))?;
         let supervisor = Supervisor {
             plane,
+            control_plane: ControlPlane::new(changes.site(), Arc::clone(&bell)),
             front_ends,
             clients: clients.map_err(no_fd)?,
-            changes: Changes::resume(state.changes, timing, Arc::clone(&bell))?,
+            changes,
             vault: Vault::resume(state.vault, left).map_err(no_fd)?,
             opener: Opener::new(Arc::clone(&bell)),
             dials: Dials::default(),
@@ -294,6 +300,7 @@ impl Supervisor {
             }
             self.notifier.status(self.summary());
             if self.plane.has_stopped() {
+                self.control_plane.give_back();
                 self.save_at_last(LAST_SAVE);
                 self.clients.flush();
                 return Ok(());
@@ -309,6 +316,7 @@ impl Supervisor {
                 self.files_are_open();
                 self.files_are_read();
                 self.changes_are_saved();
+                self.tasks_are_looked_after();
             }
             Token::Signal => self.signalled(),
             Token::Link { incarnation } => self.link_ready(incarnation),

@@ -3,6 +3,7 @@
 
 mod api;
 mod bed;
+mod control_plane;
 mod front_ends;
 mod hand_over;
 mod lifecycle;

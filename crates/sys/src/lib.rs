@@ -27,6 +27,7 @@ pub mod reaper;
 pub mod refused;
 pub mod secret;
 pub mod signals;
+pub mod threads;
 pub mod uring;
 pub mod wake;
 pub mod words;

@@ -3,6 +3,7 @@
 //! Counters count from the start of the data plane; where it was restarted they begin again at zero, as Prometheus
 //! expects of a restarted target.
 
+mod control_plane;
 mod device;
 mod forwarding;
 mod function;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use control_plane::{ControlPlaneStatus, ControlPlaneTaskStatus, TaskState};
 pub use device::{ClosedFrontEnds, DeviceState, DeviceStatus, Peer, QueueFormat, QueueStatus, RequestCounts};
 pub use forwarding::{FlowTableStatus, HeavyFlowStatus, PathCounts, WayCounts};
 pub use function::{
@@ -86,6 +88,9 @@ pub struct NodeStatus {
     /// What the data plane gave up of what it may ask of the kernel; absent without a data plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationStatus>,
+    /// Control-plane tasks, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_plane: Option<ControlPlaneStatus>,
 }
 
 /// The walls around the data plane.
@@ -371,6 +376,7 @@ display_as_written! {
         Listening = "listening", Connected = "connected", Running = "running", Opening = "opening", Broken = "broken",
     }
     QueueFormat { Split = "split", Packed = "packed" }
+    TaskState { Idle = "idle", Guaranteed = "guaranteed" }
     VolumeState { Opening = "opening", Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{
-    AnalyticsStatus, ColourCount, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DeviceState, FunctionStatus,
-    TakenOverStatus,
+    AnalyticsStatus, ColourCount, ConnectionStatus, ControlPlaneTaskStatus, CoreState, CoreStatus, DataPlaneState,
+    DeviceState, FunctionStatus, TakenOverStatus,
 };
-use super::{MeterStatus, MonitorStatus, NatStatus, NodeStatus, PortCounts, SteeringShare, VolumeState};
+use super::{MeterStatus, MonitorStatus, NatStatus, NodeStatus, PortCounts, SteeringShare, TaskState, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -21,6 +21,7 @@ pub fn prometheus(status: &NodeStatus) -> String {
     queues(&mut out, status);
     volumes(&mut out, status);
     tenants(&mut out, status);
+    tasks(&mut out, status);
     ports(&mut out, status);
     functions(&mut out, status);
     out.text
@@ -519,6 +520,26 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
         (vec![("interface", underlay.interface.as_str())], f64::from(u8::from(underlay.absence.is_none())))
     });
     out.metric("underlay_up", "1 while the underlay's interface can be used.", up);
+}
+
+fn tasks(out: &mut Exposition, status: &NodeStatus) {
+    let metrics: [Metric<ControlPlaneTaskStatus>; 5] = [
+        ("control_plane_task_threads", "Threads of the control-plane task.", |task| f64::from(task.threads)),
+        ("control_plane_task_guaranteed", "Whether the task runs by its minimum, not on idle time.", |task| {
+            f64::from(u8::from(task.state == TaskState::Guaranteed))
+        }),
+        ("control_plane_task_cpu_seconds_total", "For how long the task ran.", |task| task.ran_us as f64 / 1e6),
+        ("control_plane_task_wait_seconds_total", "For how long threads of the task waited for a CPU.", |task| {
+            task.waited_us as f64 / 1e6
+        }),
+        ("control_plane_task_guaranteed_seconds_total", "For how long the task ran by its minimum.", |task| {
+            task.guaranteed_us as f64 / 1e6
+        }),
+    ];
+    let tasks = status.control_plane.as_ref().map_or(&[][..], |it| &it.tasks);
+    for (name, help, value) in metrics {
+        out.metric(name, help, tasks.iter().map(|task| (vec![("task", task.name.as_str())], value(task))));
+    }
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {

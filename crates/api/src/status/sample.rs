@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use softdpu_api::ControlPlaneCpus;
 use softdpu_api::status::*;
 
 fn functions() -> Vec<FunctionStatus> {
@@ -203,6 +204,31 @@ pub fn sample() -> NodeStatus {
             calls: true,
             missing: Vec::new(),
             refused: BTreeMap::from([("execve".to_owned(), 3)]),
+        }),
+        control_plane: Some(ControlPlaneStatus {
+            cpus: ControlPlaneCpus { cpus: vec![0, 1], own: vec![0] },
+            tasks: vec![
+                ControlPlaneTaskStatus {
+                    name: "backup".to_owned(),
+                    cgroup: Some("/sys/fs/cgroup/backup".into()),
+                    minimum: 20,
+                    state: TaskState::Guaranteed,
+                    processes: 2,
+                    threads: 9,
+                    ran_us: 61_000_000,
+                    waited_us: 5_000_000,
+                    guaranteed_us: 1_500_000,
+                    ..ControlPlaneTaskStatus::default()
+                },
+                ControlPlaneTaskStatus {
+                    name: "make-77".to_owned(),
+                    pid: Some(77),
+                    minimum: 5,
+                    processes: 1,
+                    threads: 1,
+                    ..ControlPlaneTaskStatus::default()
+                },
+            ],
         }),
         steering: Some(SteeringStatus {
             mode: "auto".to_owned(),

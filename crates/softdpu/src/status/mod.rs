@@ -10,6 +10,6 @@ mod top;
 
 pub use table::{
     device_table, ecmp_table, function_table, lookup_table, nat_table, network_table, steering_table, table,
-    tenant_table, volume_table,
+    task_table, tenant_table, volume_table,
 };
 pub use top::run as run_top;

@@ -1,11 +1,13 @@
 //! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
 
+mod control_plane;
 mod forwarding;
 mod function;
 mod network;
 mod policy;
 mod steering;
 
+pub use control_plane::task_table;
 pub(super) use network::UNDERLAY;
 
 pub(super) use forwarding::heavy_rows;
@@ -63,6 +65,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, function::tops(status));
     section(&mut out, network::traces(status));
     section(&mut out, tenant_table(&status.tenants));
+    section(&mut out, status.control_plane.as_ref().map(task_table).unwrap_or_default());
     out
 }
 
