@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The load is made in the process: a timer stands for a driver's kick, so that no third CPU is needed. The core polls,
-//! yields by `softdpu_sched::Yielding` and waits as the engine's core does; rings and tenants are left out. Threads of the
-//! control plane have the policy SCHED_IDLE and count what they did. Each way is measured after a *static partition* in the
-//! same round, where the data plane's CPU is its alone.
+//! yields by `softdpu_sched::Yielding` and waits as the engine's core does; rings and tenants are left out. Threads of
+//! the control plane have the policy SCHED_IDLE and count what they did. Each way is measured after a *static
+//! partition* in the same round, where the data plane's CPU is its alone.
 
 use std::fmt;
 use std::io;
@@ -22,6 +22,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use softdpu_plot::Table;
 use softdpu_sched::{Nanos, SliceEnd, YieldPolicy, YieldTuning, Yielding};
+use softdpu_sys::threads::{self, OrdinaryPolicy};
 use softdpu_sys::{affinity, clock, wake};
 
 use crate::SetupError;
@@ -214,7 +215,9 @@ fn system(what: &str, error: rustix::io::Errno) -> SetupError {
 /// Does something that takes a microsecond or so, until all is over.
 fn control_plane(cpu: usize, over: &AtomicBool, count: &AtomicU64) -> Result<(), SetupError> {
     affinity::pin_to(cpu).map_err(|error| system("the control plane's CPU", error))?;
-    affinity::idle_policy().map_err(|error| system("SCHED_IDLE", error))?;
+    let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    threads::set_policy(own, OrdinaryPolicy::Idle)
+        .map_err(|error| SetupError::Plan(format!("SCHED_IDLE for the control plane: {error}")))?;
     let (mut state, mut done) = (cpu as u64, 0);
     while !over.load(Relaxed) {
         for _ in 0..500 {

@@ -44,19 +44,6 @@ pub fn highest_nice() -> Result<(), Errno> {
     rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20)
 }
 
-/// Gives the calling thread the policy SCHED_IDLE: it runs while nothing of another policy wants its CPU.
-///
-/// # Errors
-/// `EPERM` where a filter or a security module forbids it.
-pub fn idle_policy() -> Result<(), Errno> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads the parameters, which outlive it, and changes the calling thread alone.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM)),
-    }
-}
-
 /// Where the kernel keeps the nice value of a session.
 const SESSION: &str = "/proc/self/autogroup";
 

@@ -48,8 +48,8 @@ pub fn drain(fd: BorrowedFd<'_>) -> bool {
 const BATCH: usize = 64;
 
 /// Waits until a descriptor of the epoll set `set` is ready, at most for `nanos` nanoseconds, and tells `ready` the
-/// data of each that is. To the nanosecond, but for the thread's [timer slack](exact_timers); in whole milliseconds, rounded
-/// up, before Linux 5.11.
+/// data of each that is. To the nanosecond, but for the thread's [timer slack](exact_timers); in whole milliseconds,
+/// rounded up, before Linux 5.11.
 ///
 /// # Errors
 /// `EINTR` for a signal. Nothing is told then.
