@@ -8,7 +8,7 @@ use softdpu_transport::vhost_user::QueueIndex;
 
 use super::DataPlane;
 
-/// Cores that there may be where `max-cores` does not say: each takes a thread, an io_uring and its tables' first pages.
+/// Cores that there may be where `max-cores` does not say: each takes a thread, an io_uring and its tables.
 const DEFAULT_MOST: usize = 8;
 
 /// Threads that are started beside those of the configured cores, so that so many cores may join.
