@@ -24,7 +24,7 @@ missing=0
 # End-to-end tests that take longest, which start first, and those that have the machine to themselves: they compare times,
 # or fill both CPUs of a small machine.
 LONGEST=(network zero_copy tunnel harness kill ecmp two_hosts encrypted guest_io)
-ALONE=tenants,recording,testpmd,gateway_loss,meters,faults,hostile,hostile_net,wires
+ALONE=tenants,recording,testpmd,gateway_loss,meters,faults,hostile,hostile_net,wires,scale
 
 # A command that fails without a test having failed (it did not compile, say) counts as one failure.
 run() {

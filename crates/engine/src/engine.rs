@@ -13,7 +13,7 @@ use softdpu_sched::{
     Balancer, Demotions, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
     YieldPolicy,
 };
-use softdpu_storage::{IoContext, Volume};
+use softdpu_storage::Volume;
 use softdpu_sys::notify::Notifier;
 use softdpu_sys::{affinity, clock};
 use softdpu_vpc::Tables;
@@ -31,12 +31,9 @@ use crate::message::{FromCore, QueueUpdate, ToCore};
 use crate::network::{Network, RunningReceiver};
 use crate::queue::{QueueSpec, RateLimit, Role, RunningQueue};
 use crate::recorder::Recorder;
-use crate::role::CoreRole;
+use crate::role::{CoreRole, Equipped, equip, notifier};
 use crate::shares::Shares;
 use crate::steering::SteeringControl;
-
-/// The facility without which a notifier cannot be made.
-const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
 
 /// How the cores are set up.
 #[derive(Clone, Debug)]
@@ -243,14 +240,11 @@ impl Engine {
         config: &EngineConfig,
         has_slow: bool,
     ) -> Result<(Engine, Vec<Core<Scheduler>>), EngineError> {
-        let roles = config.cpus.iter().map(|&cpu| CoreRole::DataPlane { cpu });
-        let roles = roles.chain(std::iter::repeat_n(CoreRole::Spare, config.spare));
-        let roles: Vec<CoreRole> = roles.chain(has_slow.then_some(CoreRole::Slow)).collect();
+        let equipped = equip(config, has_slow)?;
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
-        let boxes = roles.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
+        let boxes = equipped.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
         let peers: Vec<Mailbox<ToCore>> = boxes.iter().map(|(sender, _)| sender.clone()).collect();
-        let notifier = || Notifier::new().map_err(|error| os(NOTIFIER)(error.into()));
         let mut engine = Engine {
             cores: Vec::new(),
             inbox,
@@ -278,18 +272,13 @@ impl Engine {
             generation: 0,
             tokens: 0,
         };
-        let shared = ForwarderShared::new(roles.len());
-        let slow = roles.iter().position(|role| *role == CoreRole::Slow).map(CoreIndex);
+        let shared = ForwarderShared::new(equipped.len());
+        let slow = equipped.iter().position(|core| core.role == CoreRole::Slow).map(CoreIndex);
         let tables = Tables::build(&Spec::default(), None).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
-        let mut cores = Vec::with_capacity(roles.len());
-        for (index, ((mailbox, inbox), role)) in boxes.into_iter().zip(roles).enumerate() {
-            let mut io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
-            // Now, as this process may give up making rings. Volumes in files say what is wrong with it, if there are
-            // any.
-            if let Err(error) = io.prepare_files() {
-                tracing::debug!(%error, index, "no ring for volumes in files");
-            }
+        let mut cores = Vec::with_capacity(equipped.len());
+        for (index, ((mailbox, inbox), Equipped { role, io, notifier })) in boxes.into_iter().zip(equipped).enumerate()
+        {
             let counters = Arc::new(CoreCounters::default());
             let scheduler = match config.recordings.get(index) {
                 Some(path) => Recorder::start(&engine.fairness, index, path)
@@ -300,7 +289,7 @@ impl Engine {
                 links: CoreLinks { index: CoreIndex(index), peers: peers.clone(), slow, control: control.clone() },
                 scheduler,
                 io,
-                notifier: notifier()?,
+                notifier,
                 inbox,
                 counters: Arc::clone(&counters),
                 shared: shared.clone(),

@@ -1,7 +1,12 @@
-//! What a core's thread is: which CPUs it keeps to, with which priority, and when it yields.
+//! What a core's thread is: which CPUs it keeps to, with which priority, what it needs of the kernel, and when it
+//! yields.
 
 use softdpu_sched::{Nanos, YieldPolicy};
+use softdpu_storage::IoContext;
+use softdpu_sys::notify::Notifier;
 use softdpu_sys::{affinity, wake};
+
+use crate::engine::{EngineConfig, EngineError};
 
 /// How long the slow core spins without work before it sleeps: it has no CPU of its own.
 const SLOW_IDLE: Nanos = Nanos(20_000);
@@ -53,6 +58,52 @@ impl CoreRole {
             CoreRole::Slow => YieldPolicy::After(SLOW_IDLE),
         }
     }
+}
+
+/// The facility without which a notifier cannot be made.
+const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
+
+pub(crate) fn notifier() -> Result<Notifier, EngineError> {
+    Notifier::new().map_err(|error| EngineError::Os { what: NOTIFIER, source: error.into() })
+}
+
+/// A core that is to be, with what it needs of the kernel.
+pub(crate) struct Equipped {
+    pub(crate) role: CoreRole,
+    pub(crate) io: IoContext,
+    pub(crate) notifier: Notifier,
+}
+
+impl Equipped {
+    fn new(role: CoreRole, io_depth: u32) -> Result<Equipped, EngineError> {
+        let mut io = IoContext::new(io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
+        // Now, as this process may give up making rings. Volumes in files say what is wrong with it, if there are any.
+        if let Err(error) = io.prepare_files() {
+            tracing::debug!(%error, ?role, "no ring for volumes in files");
+        }
+        Ok(Equipped { role, io, notifier: notifier()? })
+    }
+}
+
+/// The cores that there are to be, the slow one among them or not. Of the spare ones there are no more than the kernel
+/// has room for.
+pub(crate) fn equip(config: &EngineConfig, has_slow: bool) -> Result<Vec<Equipped>, EngineError> {
+    let new = |role| Equipped::new(role, config.io_depth);
+    let mut cores: Vec<Equipped> =
+        config.cpus.iter().map(|&cpu| new(CoreRole::DataPlane { cpu })).collect::<Result<_, _>>()?;
+    let slow = has_slow.then(|| new(CoreRole::Slow)).transpose()?;
+    for spare in 0..config.spare {
+        match new(CoreRole::Spare) {
+            Ok(core) => cores.push(core),
+            Err(error) => {
+                let wanted = config.spare;
+                tracing::warn!(%error, "of {wanted} cores that may join with `softdpu scale`, {spare} can");
+                break;
+            }
+        }
+    }
+    cores.extend(slow);
+    Ok(cores)
 }
 
 /// Keeps this thread to these CPUs; where it is, if there are none.

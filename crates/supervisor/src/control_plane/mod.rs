@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A thread of its own does it: looking at many processes takes milliseconds, which the supervisor's loop does not
-//! have. What it needs to give tasks back is in the run directory, for a supervisor that follows or starts after a crash.
+//! have. What it needs to give tasks back is in the run directory, for a supervisor that follows or starts after a
+//! crash.
 
 mod processes;
 mod task;
