@@ -183,6 +183,8 @@ pub struct Engine {
 /// A queue that runs: where, and for which tenant.
 pub(crate) struct PlacedQueue {
     core: CoreIndex,
+    /// How often it was moved.
+    moves: u64,
     /// The core that it goes back to from the slow one.
     pub(crate) home: CoreIndex,
     tenant: TenantId,
@@ -351,7 +353,8 @@ impl Engine {
         let counters = Arc::clone(&spec.counters);
         let seen = counters.core_ns.get();
         let (tenant, index) = (spec.tenant, spec.index);
-        let placed = PlacedQueue { core, home, tenant, device, back_end, is_scheduled, index, counters, seen };
+        let placed =
+            PlacedQueue { core, moves: 0, home, tenant, device, back_end, is_scheduled, index, counters, seen };
         self.placed.insert(key, placed);
         self.cores[core.0].queues += 1;
         if is_scheduled {
@@ -442,11 +445,12 @@ impl Engine {
     fn place(&mut self, key: QueueKey, to: CoreIndex) {
         let Some(from) = self.core_of(key) else { return };
         if from != to {
-            self.send(from, ToCore::Move { key, to });
             self.cores[from.0].queues -= 1;
             self.cores[to.0].queues += 1;
             if let Some(placed) = self.placed.get_mut(&key) {
                 placed.core = to;
+                placed.moves += 1;
+                self.cores[from.0].mailbox.send(ToCore::Move { key, to, serial: placed.moves });
                 let (tenant, is_scheduled) = (placed.tenant, placed.is_scheduled);
                 // Sent once: between the two a tenant with one queue would be nowhere, and every core would give it all
                 // of its limits.

@@ -56,6 +56,9 @@ pub(crate) enum ToCore {
     Move {
         key: QueueKey,
         to: CoreIndex,
+        /// Moves of a queue are counted: one may overtake another between cores, and the last that was asked for is the
+        /// one that counts.
+        serial: u64,
     },
     /// Requests that other cores have completed, for a queue of this one.
     Completed {

@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "each program of tests uses a part of it")]
 mod common;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -214,7 +215,7 @@ fn frames_cross_from_core_to_core_while_queues_move() {
 }
 
 #[test]
-fn frames_stay_in_order_while_cores_leave_and_join() {
+fn frames_arrive_once_while_cores_leave_and_join() {
     let both = cpus();
     if both[0] == both[1] {
         eprintln!("one CPU: nothing can leave");
@@ -223,7 +224,7 @@ fn frames_stay_in_order_while_cores_leave_and_join() {
     for format in BOTH {
         let Pair { _alone, mut engine, mut a, mut b, a_keys: [_, tx], b_keys: [rx, _], .. } = Pair::new(format, 20);
         b.give(128);
-        let (mut sent, mut next, mut got) = (0u32, 0u32, 0u32);
+        let (mut sent, mut arrived, mut got) = (0u32, HashSet::new(), 0u32);
         let deadline = Instant::now() + Duration::from_secs(100);
         for round in 0..50usize {
             engine.scale(&both[round % 2..][..1]).unwrap();
@@ -241,8 +242,8 @@ fn frames_stay_in_order_while_cores_leave_and_join() {
                 if let Some((_, frame)) = b.receive() {
                     let mark = u32::from_be_bytes(frame[42..46].try_into().unwrap());
                     assert_eq!(frame, datagram((0, 2), (1, 3), mark, 700));
-                    assert!(mark >= next, "frame {mark} after {next}, in round {round}");
-                    next = mark + 1;
+                    // Those that meet both queues on their way may be lost, or overtake one another.
+                    assert!(arrived.insert(mark), "frame {mark} twice, in round {round}");
                     got += 1;
                     b.give(1);
                 }

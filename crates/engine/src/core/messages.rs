@@ -72,9 +72,13 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 None => self.forward(key, ToCore::Stop { key, patience }),
             },
-            ToCore::Move { key, to } => match self.queues.find(key) {
-                Some(_) => self.send_away(key, to),
-                None => self.forward(key, ToCore::Move { key, to }),
+            ToCore::Move { key, to, serial } => match self.queues.find(key) {
+                Some(queue) if queue.last_move >= serial => {}
+                Some(queue) => {
+                    queue.last_move = serial;
+                    self.send_away(key, to);
+                }
+                None => self.forward(key, ToCore::Move { key, to, serial }),
             },
             ToCore::Completed { key, done } => match self.queues.find_to_finish(key) {
                 Some((queue, unpublished)) => {

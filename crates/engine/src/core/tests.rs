@@ -234,7 +234,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
         other.round(softdpu_sys::clock::now());
     }
     assert_eq!(waiting(&other), 64);
-    other.handle(ToCore::Move { key, to: CoreIndex(1) });
+    other.handle(ToCore::Move { key, to: CoreIndex(1), serial: 1 });
     assert_eq!(waiting(&other), 0);
     inbox.posted();
     core.handle(inbox.take().expect("the queue is sent on"));
@@ -252,6 +252,19 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
         left -= guests.iter_mut().map(|guest| std::iter::from_fn(|| guest.take()).count()).sum::<usize>();
     }
     assert_eq!(left, 0, "everything that waited in the rings was served in the end");
+}
+
+#[test]
+fn a_move_that_another_has_overtaken_moves_nothing() {
+    let tables = Arc::new(Tables::build(&Spec::default(), None).unwrap());
+    let (mut core, _events, inbox) = beside_another(tables);
+    let (_guest, key) = start_full(&mut core, 0, &memory_volume(1 << 20));
+    // Away, back and away again: the last came first, from the core that the queue was on.
+    core.handle(ToCore::Move { key, to: CoreIndex(0), serial: 3 });
+    core.handle(ToCore::Move { key, to: CoreIndex(1), serial: 2 });
+    assert!(core.queues.find(key).is_some() && inbox.take().is_none());
+    core.handle(ToCore::Move { key, to: CoreIndex(1), serial: 4 });
+    assert!(core.queues.find(key).is_none());
 }
 
 #[test]

@@ -151,6 +151,8 @@ pub(crate) struct RunningQueue {
     pub key: QueueKey,
     pub spec: QueueSpec,
     pub state: QueueState,
+    /// The last move that was asked for.
+    pub last_move: u64,
     /// Chains that were taken from the ring and have not run, in ring order. They count in the tenant's channel.
     pub waiting: Chains,
     /// Some of `waiting` lie in a view that was replaced since.
@@ -191,6 +193,7 @@ impl RunningQueue {
             key,
             spec,
             state: QueueState::Running,
+            last_move: 0,
             waiting: Chains::new(),
             waits_in_old_view: false,
             finished: Vec::new(),

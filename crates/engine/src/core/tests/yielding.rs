@@ -175,7 +175,7 @@ fn an_interrupt_that_cannot_wait_is_sent_by_the_slow_core_though_the_queue_rests
     let guest = Guest::new(Format::Split);
     let volume = memory_volume(1 << 20);
     core.handle(ToCore::Start(Box::new(RunningQueue::new(KEY, guest.spec(&volume, 3)))));
-    core.handle(ToCore::Move { key: KEY, to: SLOW });
+    core.handle(ToCore::Move { key: KEY, to: SLOW, serial: 1 });
     let bell = Doorbell::new().unwrap();
     core.handle(ToCore::Update { key: KEY, update: QueueUpdate::Call(eventfd(&bell)), token: 7 });
     assert!(!bell.drain(), "signalled by a core that does not have the queue");
