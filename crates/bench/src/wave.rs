@@ -76,7 +76,10 @@ const CASES: [Case; 4] = [
     Case { name: "decision, prestaged", charged: |charges| charges.host_take, work: Work::Take },
 ];
 
-fn queue<T: Entry>() -> Result<(Producer<T, SharedMemory>, Consumer<T, SharedMemory>), String> {
+/// Both ends of a queue in shared memory.
+type Ends<T> = (Producer<T, SharedMemory>, Consumer<T, SharedMemory>);
+
+fn queue<T: Entry>() -> Result<Ends<T>, String> {
     let memory = SharedMemory::heap(queue_lines(BLOCK));
     let producer = Producer::new(memory.clone(), BLOCK).map_err(|error| error.to_string())?;
     Ok((producer, Consumer::new(memory, BLOCK).map_err(|error| error.to_string())?))

@@ -77,7 +77,7 @@ enum Then {
     /// A change that is in force is answered.
     Answer { ticket: Ticket, outcome: Outcome, warning: Option<String> },
     /// The change in progress is recorded in the file that was written anew; the name of the one before.
-    Record { copy: String, file: SharedFd, before: String },
+    Record { file: SharedFd, before: String },
 }
 
 /// [`Changes`] as the next program of the supervisor is given them; none is being made.
@@ -283,10 +283,10 @@ impl Changes {
 
     /// The file of loaded entries is written anew: the change that waited for that is recorded there, when its name is
     /// saved.
-    fn rewritten(&mut self, copy: String, file: SharedFd) {
-        let before = self.desired.move_loaded(&copy).unwrap_or_default();
+    fn rewritten(&mut self, copy: &str, file: SharedFd) {
+        let before = self.desired.move_loaded(copy).unwrap_or_default();
         let generation = self.saves.save(&self.desired);
-        self.waits_for_save = Some(Waiting { generation, then: Then::Record { copy, file, before } });
+        self.waits_for_save = Some(Waiting { generation, then: Then::Record { file, before } });
     }
 
     /// The name of the file that was written anew is saved.
@@ -335,12 +335,13 @@ impl Changes {
                 let warnings: Vec<String> = warning.into_iter().chain(unsaved).collect();
                 Some(Step::Answer(ticket, outcome.map(|result| with_warnings(result, &warnings))))
             }
-            Then::Record { copy, file, before } => {
+            Then::Record { file, before } => {
                 let begun = match saved {
                     Ok(()) => self.record_anew(file, plane, vault),
                     Err(error) => {
+                        // The name may be on the disk all the same: the file stays until the one before is.
                         self.desired.move_loaded(&before);
-                        copier::remove(self.state_directory(), &copy);
+                        self.saves.save(&self.desired);
                         let message = format!("cannot be recorded: {error}; nothing was changed");
                         Err(ApiError::new(ErrorCode::Failed, message))
                     }
@@ -374,7 +375,7 @@ impl Changes {
         let Copied { name, file, .. } = copied;
         let file: SharedFd = Arc::new(file.into());
         if matches!(&self.in_progress, Some(InProgress { task: Task::Entries(_), .. })) {
-            self.rewritten(name, file);
+            self.rewritten(&name, file);
             return Ok(None);
         }
         let Some(InProgress { task: Task::Load(load), copy, .. }) = &mut self.in_progress else {

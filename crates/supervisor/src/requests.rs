@@ -56,7 +56,8 @@ impl Supervisor {
             Query::TraceReplay { port } => return self.trace_replay(ticket, port),
             Query::ControlPlaneAdd(task) => return self.add_task(ticket, task),
             Query::ControlPlaneRemove { name } => {
-                let asked = self.control_plane.remove(name, ticket.clone());
+                let Some(user) = self.clients.user(&ticket) else { return };
+                let asked = self.control_plane.remove(name, user, ticket.clone());
                 return self.refuse_task(ticket, asked);
             }
             Query::Upgrade(upgrade) => return self.upgrade(ticket, upgrade),
@@ -72,7 +73,7 @@ impl Supervisor {
     fn add_task(&mut self, ticket: Ticket, task: ControlPlaneTask) {
         let Some(user) = self.clients.user(&ticket) else { return };
         self.control_plane.follow(self.changes.site());
-        let asked = self.control_plane.add(task, user, ticket.clone());
+        let asked = self.control_plane.add(task, user, self.plane.status().pid, ticket.clone());
         self.refuse_task(ticket, asked);
     }
 

@@ -98,7 +98,9 @@ impl Controller {
         let memory = |queue: &QueueMemory| (queue.id, queue.address.0, queue.size);
         let queue = |cq: &CompletionQueue| {
             let sq = cq.sq.and_then(|sq| self.queues.sq(sq));
-            let sq = sq.filter(|sq| sq.state != SubmissionState::Starting);
+            // One whose creation waits is created by its command. One that starts after a kill was there before.
+            let is_pending = |id: u16| self.pending.iter().any(|pending| pending.sq == id);
+            let sq = sq.filter(|sq| sq.state != SubmissionState::Starting || !is_pending(sq.memory.id));
             QueueState { cq: memory(&cq.memory), vector: cq.vector, sq: sq.map(|sq| memory(&sq.memory)) }
         };
         let outcome = |outcome: &Outcome| OutcomeState {

@@ -73,7 +73,7 @@ impl VmOrder {
     fn quantum(&self) -> Nanos {
         let each = self.waiting.len() as u64 / u64::from(self.tuning.cores.max(1)) + 1;
         let fitting = self.tuning.latency_bound.0 / (each + 1);
-        Nanos(fitting.clamp(self.tuning.least_quantum.0, self.tuning.most_quantum.0))
+        Nanos(fitting.min(self.tuning.most_quantum.0).max(self.tuning.least_quantum.0))
     }
 
     /// The one that has waited beyond the bound for longest, or else the one that had least.

@@ -119,7 +119,7 @@ impl TieringPolicy for Sol {
         let draws = [(); 2].map(|()| draws_hot(&mut self.draws, batch, self.tuning.hot_percent));
         let is_sure = was_expected && draws[0] == draws[1] && draws[0] == was_accessed;
         batch.doubled = match is_sure {
-            true if period(&self.tuning, batch.doubled) < self.tuning.most_period => batch.doubled + 1,
+            true if period(&self.tuning, batch.doubled) < self.tuning.most_period => batch.doubled.saturating_add(1),
             true => batch.doubled,
             false => batch.doubled.saturating_sub(1),
         };

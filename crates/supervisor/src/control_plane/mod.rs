@@ -15,7 +15,7 @@ mod task;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ use softdpu_sys::{affinity, threads};
 
 use super::changes::Outcome;
 use super::clients::Ticket;
-use task::{Kept, Task};
+use task::{Kept, NoTask, Task};
 
 /// How often tasks are looked at.
 const BEAT: Duration = Duration::from_millis(100);
@@ -54,10 +54,12 @@ enum Ask {
     Add {
         task: ControlPlaneTask,
         user: u32,
+        data_plane: Option<u32>,
         ticket: Ticket,
     },
     Remove {
         name: String,
+        user: u32,
         ticket: Ticket,
     },
     /// The CPUs have changed.
@@ -74,6 +76,8 @@ pub(super) struct ControlPlane {
     sender: Sender<(Ticket, Outcome)>,
     status: Arc<Mutex<ControlPlaneStatus>>,
     cpus: ControlPlaneCpus,
+    /// Requests that the thread has not answered.
+    unanswered: usize,
 }
 
 impl ControlPlane {
@@ -82,7 +86,7 @@ impl ControlPlane {
         let (sender, answers) = channel();
         let folder = site.node.run_directory.clone();
         let (status, cpus) = (Arc::default(), cpus(site));
-        let mut control_plane = ControlPlane { folder, bell, asks: None, answers, sender, status, cpus };
+        let mut control_plane = ControlPlane { folder, bell, asks: None, answers, sender, status, cpus, unanswered: 0 };
         match kept(&control_plane.folder) {
             Ok(kept) if kept.is_empty() => {}
             Ok(kept) => control_plane.start(kept).unwrap_or_else(|error| {
@@ -123,18 +127,35 @@ impl ControlPlane {
     }
 
     /// A client of `user` asks for a task.
-    pub(super) fn add(&mut self, task: ControlPlaneTask, user: u32, ticket: Ticket) -> Result<(), ApiError> {
-        self.ask(Ask::Add { task, user, ticket })
+    pub(super) fn add(
+        &mut self,
+        task: ControlPlaneTask,
+        user: u32,
+        data_plane: Option<u32>,
+        ticket: Ticket,
+    ) -> Result<(), ApiError> {
+        self.ask(Ask::Add { task, user, data_plane, ticket })?;
+        self.unanswered += 1;
+        Ok(())
     }
 
-    /// A client asks for a task to be given back.
-    pub(super) fn remove(&mut self, name: String, ticket: Ticket) -> Result<(), ApiError> {
-        self.ask(Ask::Remove { name, ticket })
+    /// A client of `user` asks for a task to be given back.
+    pub(super) fn remove(&mut self, name: String, user: u32, ticket: Ticket) -> Result<(), ApiError> {
+        self.ask(Ask::Remove { name, user, ticket })?;
+        self.unanswered += 1;
+        Ok(())
     }
 
     /// What has come of requests.
     pub(super) fn answer(&mut self) -> Option<(Ticket, Outcome)> {
-        self.answers.try_recv().ok()
+        let answer = self.answers.try_recv().ok()?;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        Some(answer)
+    }
+
+    /// What a thread does for requests, and no program may follow before it is done.
+    pub(super) fn under_way(&self) -> Option<&'static str> {
+        (self.unanswered > 0).then_some("a control-plane task is added or released")
     }
 
     /// The data plane's cores may be others.
@@ -202,12 +223,12 @@ impl Looker {
             let wait =
                 if self.tasks.is_empty() { Duration::MAX } else { next.saturating_duration_since(Instant::now()) };
             match self.asks.recv_timeout(wait) {
-                Ok(Ask::Add { task, user, ticket }) => {
-                    let outcome = self.add(task, user);
+                Ok(Ask::Add { task, user, data_plane, ticket }) => {
+                    let outcome = self.add(task, user, data_plane);
                     self.answer(ticket, outcome);
                 }
-                Ok(Ask::Remove { name, ticket }) => {
-                    let outcome = self.remove(&name);
+                Ok(Ask::Remove { name, user, ticket }) => {
+                    let outcome = self.remove(&name, user);
                     self.answer(ticket, outcome);
                 }
                 Ok(Ask::Cpus(cpus)) => {
@@ -286,7 +307,7 @@ impl Looker {
         }
     }
 
-    fn add(&mut self, task: ControlPlaneTask, user: u32) -> Outcome {
+    fn add(&mut self, task: ControlPlaneTask, user: u32, data_plane: Option<u32>) -> Outcome {
         let refused = |message: String| ApiError::new(ErrorCode::Refused, message);
         if self.tasks.len() >= MOST_TASKS {
             return Err(refused(format!("there are {MOST_TASKS} control-plane tasks, which is the most")));
@@ -298,11 +319,11 @@ impl Looker {
             let message = format!("there is a control-plane task called {:?} already", task.name);
             return Err(ApiError::new(ErrorCode::Exists, message));
         }
-        if !may(&task, user) {
-            return Err(refused("it belongs to another user".to_owned()).hint("ask as root, or as that user"));
-        }
         let name = task.name.clone();
-        let task = Task::new(task).map_err(|message| ApiError::new(ErrorCode::NotFound, message))?;
+        let task = Task::new(task, user, data_plane).map_err(|no| match no {
+            NoTask::Absent(message) => ApiError::new(ErrorCode::NotFound, message),
+            NoTask::Refused(message) => refused(message),
+        })?;
         self.tasks.push(task);
         // Before anything is changed.
         self.keep();
@@ -311,24 +332,18 @@ impl Looker {
         Ok(json!(self.cpus))
     }
 
-    fn remove(&mut self, name: &str) -> Outcome {
+    fn remove(&mut self, name: &str, user: u32) -> Outcome {
         let Some(at) = self.tasks.iter().position(|task| task.name() == name) else {
             let message = format!("there is no control-plane task called {name:?}");
             return Err(ApiError::new(ErrorCode::NotFound, message));
         };
+        if !self.tasks[at].is_of(user) {
+            return Err(
+                ApiError::new(ErrorCode::Refused, "it belongs to another user").hint("ask as root, or as that user")
+            );
+        }
         self.tasks.remove(at).give_back(&processes::processes());
         self.keep();
         Ok(json!({}))
     }
-}
-
-/// Whether `user` may say how `task` runs.
-fn may(task: &ControlPlaneTask, user: u32) -> bool {
-    let owner = match (task.pid, &task.cgroup) {
-        (Some(pid), _) => processes::owner(pid),
-        (None, Some(path)) => fs::metadata(path).ok().map(|folder| folder.uid()),
-        (None, None) => None,
-    };
-    // What is not there is told as that.
-    user == 0 || owner.is_none_or(|owner| owner == user)
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, fstatfs, open, openat};
 use softdpu_sched::Nanos;
 use softdpu_sys::threads::ticks_per_second;
 
@@ -72,16 +74,37 @@ pub(super) fn owner(pid: u32) -> Option<u32> {
     Some(fs::metadata(folder(pid)).ok()?.uid())
 }
 
+/// The file systems of cgroups, version 2 and 1 (statfs(2)).
+const CGROUP_MAGICS: [u64; 2] = [0x6367_7270, 0x0027_e0eb];
+
+/// The most cgroups below one that are looked into.
+const MOST_CGROUPS: usize = 4096;
+
 /// The processes in a cgroup and those below it; none where it is no cgroup.
 pub(super) fn in_cgroup(path: &Path) -> Option<Vec<u32>> {
-    let text = fs::read_to_string(path.join("cgroup.procs")).ok()?;
-    let mut found: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    for below in fs::read_dir(path).ok()?.flatten() {
-        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(in_cgroup(&below.path()).unwrap_or_default());
+    let (mut to_visit, mut found) = (vec![path.to_owned()], in_one_cgroup(path)?);
+    for _ in 0..MOST_CGROUPS {
+        let Some(folder) = to_visit.pop() else { break };
+        for below in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.extend(in_one_cgroup(&below.path()).unwrap_or_default());
+                to_visit.push(below.path());
+            }
         }
     }
     Some(found)
+}
+
+fn in_one_cgroup(path: &Path) -> Option<Vec<u32>> {
+    // What is not the kernel's own file could be anything: a pipe, or what has no end.
+    let folder = open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let kind = fstatfs(&folder).ok()?.f_type as u64;
+    if !CGROUP_MAGICS.contains(&kind) {
+        return None;
+    }
+    let file = openat(&folder, "cgroup.procs", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let text = io::read_to_string(fs::File::from(file)).ok()?;
+    Some(text.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
 #[cfg(test)]
@@ -106,5 +129,8 @@ mod tests {
         assert!(threads(this).iter().any(|(thread, _)| *thread == this));
         assert_eq!(owner(this), Some(rustix::process::getuid().as_raw()));
         assert_eq!(in_cgroup(Path::new("/proc")), None);
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.procs"), format!("{this}\n")).unwrap();
+        assert_eq!(in_cgroup(folder.path()), None, "a folder that is none of the kernel's");
     }
 }

@@ -1,7 +1,9 @@
 //! One control-plane task: which threads it has, how they ran before, and how they run now.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -17,16 +19,27 @@ use super::processes::{self, Process};
 #[serde(deny_unknown_fields)]
 struct Before {
     batch: bool,
+    idle: bool,
     nice: i32,
     cpus: Vec<usize>,
 }
 
 impl Before {
     fn of(Scheduling { policy, nice, cpus }: Scheduling) -> Before {
-        Before { batch: policy == Some(OrdinaryPolicy::Batch), nice, cpus }
+        let was = |other| policy == Some(other);
+        Before { batch: was(OrdinaryPolicy::Batch), idle: was(OrdinaryPolicy::Idle), nice, cpus }
     }
 
     fn policy(&self) -> OrdinaryPolicy {
+        match self {
+            Before { idle: true, .. } => OrdinaryPolicy::Idle,
+            Before { batch: true, .. } => OrdinaryPolicy::Batch,
+            _ => OrdinaryPolicy::Other,
+        }
+    }
+
+    /// The policy of a task that is behind its minimum.
+    fn guaranteed(&self) -> OrdinaryPolicy {
         if self.batch { OrdinaryPolicy::Batch } else { OrdinaryPolicy::Other }
     }
 }
@@ -36,6 +49,8 @@ impl Before {
 #[serde(deny_unknown_fields)]
 pub(super) struct Kept {
     task: ControlPlaneTask,
+    /// The user that asked for it: of processes of others, only root's tasks are made.
+    user: u32,
     /// When its process began, in the kernel's ticks; 0 for a cgroup.
     began: u64,
     before: Before,
@@ -63,32 +78,50 @@ struct Seen {
     class: Option<TaskClass>,
 }
 
-/// Processes that are no task's: softdpu's own, with all that they started.
-fn is_ours(pid: u32) -> bool {
-    pid == std::process::id()
+/// Why a task cannot be.
+pub(super) enum NoTask {
+    /// It is not there, in words.
+    Absent(String),
+    /// It is not to be, in words.
+    Refused(String),
 }
 
 impl Task {
-    /// Begins to look after what `task` names, which runs as it did.
-    pub(super) fn new(task: ControlPlaneTask) -> Result<Task, String> {
+    /// Begins to look after what `task` names, which runs as it did; `user` asks for that. `data_plane` is no task.
+    pub(super) fn new(task: ControlPlaneTask, user: u32, data_plane: Option<u32>) -> Result<Task, NoTask> {
+        let is_ours = |pid: u32| pid == std::process::id() || Some(pid) == data_plane;
+        let another = || NoTask::Refused("it belongs to another user".to_owned());
         let (began, leader) = match (task.pid, &task.cgroup) {
-            (Some(pid), _) if is_ours(pid) => return Err(format!("process {pid} is softdpu itself")),
+            (Some(pid), _) if is_ours(pid) => return Err(NoTask::Refused(format!("process {pid} is softdpu itself"))),
             (Some(pid), _) => {
-                let process = processes::process(pid).ok_or_else(|| format!("there is no process {pid}"))?;
+                let absent = || NoTask::Absent(format!("there is no process {pid}"));
+                let process = processes::process(pid).ok_or_else(absent)?;
+                let is_anothers = user != 0 && processes::owner(pid) != Some(user);
+                // Another process may have had the number when its owner was asked for.
+                if processes::process(pid).ok_or_else(absent)?.began != process.began {
+                    return Err(absent());
+                }
+                if is_anothers {
+                    return Err(another());
+                }
                 (process.began, Some(pid))
             }
             (None, Some(path)) => {
                 let shown = path.display();
-                let members = processes::in_cgroup(path).ok_or_else(|| format!("{shown} is no cgroup"))?;
+                let absent = || NoTask::Absent(format!("{shown} is no cgroup"));
+                let members = processes::in_cgroup(path).ok_or_else(absent)?;
                 if members.iter().any(|pid| is_ours(*pid)) {
-                    return Err(format!("softdpu itself is in the cgroup {shown}"));
+                    return Err(NoTask::Refused(format!("softdpu itself is in the cgroup {shown}")));
+                }
+                if user != 0 && fs::metadata(path).map_or(true, |folder| folder.uid() != user) {
+                    return Err(another());
                 }
                 (0, members.first().copied())
             }
-            (None, None) => return Err("a task is either a process or a cgroup".to_owned()),
+            (None, None) => return Err(NoTask::Absent("a task is either a process or a cgroup".to_owned())),
         };
         let scheduling = match leader {
-            Some(pid) => threads::scheduling(pid).map_err(|error| format!("process {pid}: {error}"))?,
+            Some(pid) => threads::scheduling(pid).map_err(|error| NoTask::Absent(format!("process {pid}: {error}")))?,
             // Of an empty cgroup: as a process is that nothing was said of.
             None => Scheduling {
                 policy: Some(OrdinaryPolicy::Other),
@@ -96,7 +129,7 @@ impl Task {
                 cpus: threads::scheduling(1).map(|of| of.cpus).unwrap_or_default(),
             },
         };
-        Ok(Task::resume(Kept { task, began, before: Before::of(scheduling) }))
+        Ok(Task::resume(Kept { task, user, began, before: Before::of(scheduling) }))
     }
 
     /// Looks after a task of the supervisor before.
@@ -128,6 +161,18 @@ impl Task {
         &self.kept.task.name
     }
 
+    /// Whether `user` may say how it runs.
+    pub(super) fn is_of(&self, user: u32) -> bool {
+        user == 0 || self.kept.user == user
+    }
+
+    /// Whether `pid` may be its: softdpu's own processes are not, nor other users' where its user may not have them.
+    fn may_have(&self, pid: u32, process: &Process) -> bool {
+        let supervisor = std::process::id();
+        let is_own = pid == supervisor || (self.kept.task.cgroup.is_some() && process.parent == supervisor);
+        !is_own && (self.kept.user == 0 || processes::owner(pid) == Some(self.kept.user))
+    }
+
     /// Whether it is what `other` names.
     pub(super) fn is_same(&self, other: &ControlPlaneTask) -> bool {
         (self.kept.task.pid, &self.kept.task.cgroup) == (other.pid, &other.cgroup)
@@ -156,29 +201,30 @@ impl Task {
 
     /// Finds its processes. False: there are none, and there will be none.
     fn find(&mut self, all: &HashMap<u32, Process>) -> bool {
-        let Some(path) = &self.kept.task.cgroup else {
-            if let Some(pid) = self.kept.task.pid {
-                self.members.insert(pid, self.kept.began);
-            }
-            self.members.retain(|pid, began| all.get(pid).is_some_and(|process| process.began == *began));
-            let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-            for (pid, process) in all {
-                children.entry(process.parent).or_default().push(*pid);
-            }
-            let mut to_visit: Vec<u32> = self.members.keys().copied().collect();
-            while let Some(parent) = to_visit.pop() {
-                for pid in children.get(&parent).into_iter().flatten().filter(|pid| !is_ours(**pid)) {
-                    if self.members.insert(*pid, all[pid].began).is_none() {
-                        to_visit.push(*pid);
-                    }
+        if let Some(path) = &self.kept.task.cgroup {
+            let Some(members) = processes::in_cgroup(path) else { return false };
+            let member = |pid: u32| Some((pid, all.get(&pid).filter(|process| self.may_have(pid, process))?.began));
+            self.members = members.into_iter().filter_map(member).collect();
+            return true;
+        }
+        if let Some(pid) = self.kept.task.pid {
+            self.members.insert(pid, self.kept.began);
+        }
+        self.members.retain(|pid, began| all.get(pid).is_some_and(|process| process.began == *began));
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (pid, process) in all {
+            children.entry(process.parent).or_default().push(*pid);
+        }
+        let mut to_visit: Vec<u32> = self.members.keys().copied().collect();
+        while let Some(parent) = to_visit.pop() {
+            for pid in children.get(&parent).into_iter().flatten() {
+                let process = &all[pid];
+                if self.may_have(*pid, process) && self.members.insert(*pid, process.began).is_none() {
+                    to_visit.push(*pid);
                 }
             }
-            return !self.members.is_empty();
-        };
-        let Some(members) = processes::in_cgroup(path) else { return false };
-        let began = |pid: u32| Some((pid, all.get(&pid)?.began));
-        self.members = members.into_iter().filter(|pid| !is_ours(*pid)).filter_map(began).collect();
-        true
+        }
+        !self.members.is_empty()
     }
 
     fn look_at_threads(&mut self) {
@@ -209,8 +255,8 @@ impl Task {
         let class = self.class;
         let (policy, on) = match class {
             TaskClass::Idle => (OrdinaryPolicy::Idle, &cpus.cpus),
-            TaskClass::Guaranteed if cpus.own.is_empty() => (self.kept.before.policy(), &cpus.cpus),
-            TaskClass::Guaranteed => (self.kept.before.policy(), &cpus.own),
+            TaskClass::Guaranteed if cpus.own.is_empty() => (self.kept.before.guaranteed(), &cpus.cpus),
+            TaskClass::Guaranteed => (self.kept.before.guaranteed(), &cpus.own),
         };
         let mut error = None;
         for (number, seen) in self.threads.iter_mut().filter(|(_, seen)| seen.class != Some(class)) {
@@ -225,7 +271,7 @@ impl Task {
         self.error = error;
     }
 
-    /// Has all its threads run as the task did before it was one.
+    /// Has all its threads run as its first process did before it was a task.
     pub(super) fn give_back(&mut self, all: &HashMap<u32, Process>) {
         if !self.find(all) {
             return;
@@ -289,5 +335,30 @@ fn reason(error: &io::Error) -> String {
             format!("{error}: it is another user's, and the daemon has no CAP_SYS_NICE")
         }
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_of_another_user_and_the_data_plane_are_no_tasks() {
+        let mut other = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let (pid, user) = (other.id(), rustix::process::getuid().as_raw());
+        let new = |user, data_plane| {
+            let task = ControlPlaneTask { name: "t".into(), pid: Some(pid), cgroup: None, minimum: 5 };
+            Task::new(task, user, data_plane).map(|task| task.name().to_owned()).map_err(|no| match no {
+                NoTask::Absent(why) | NoTask::Refused(why) => why,
+            })
+        };
+        let (own, anothers, data_plane) = (new(user, None), new(user + 1, None), new(user, Some(pid)));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(own.as_deref(), Ok("t"));
+        assert_eq!(anothers.unwrap_err(), "it belongs to another user");
+        assert_eq!(data_plane.unwrap_err(), format!("process {pid} is softdpu itself"));
     }
 }

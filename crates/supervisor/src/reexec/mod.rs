@@ -333,7 +333,7 @@ fn write<'a>(
 fn obstacle(supervisor: &Supervisor) -> Option<&'static str> {
     let descriptors = (reaper::pending() > 0).then_some("descriptors of other processes are being closed");
     let opening = supervisor.opener.is_busy().then_some("a backing file is being opened");
-    supervisor.changes.under_way().or(opening).or(descriptors)
+    supervisor.changes.under_way().or(supervisor.control_plane.under_way()).or(opening).or(descriptors)
 }
 
 /// The point of no return. It returns if there was none: with an error, or, in tests, because another supervisor goes

@@ -168,6 +168,7 @@ fn what_cannot_be_a_task_is_refused_and_runs_as_it_did() {
     assert_eq!(named.message, "there is a control-plane task called \"a\" already");
     let softdpu = error(task("c", std::process::id()));
     assert_eq!(softdpu.message, format!("process {} is softdpu itself", std::process::id()));
+    assert_eq!(softdpu.code, ErrorCode::Refused);
     let gone = error(task("c", 0x7fff_fffe));
     assert_eq!((gone.code, gone.message.as_str()), (ErrorCode::NotFound, "there is no process 2147483646"));
     let no_group = ControlPlaneTask { pid: None, cgroup: Some("/proc".into()), ..task("c", 1) };
