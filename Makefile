@@ -62,6 +62,7 @@ instructions: ## Count instructions per frame and per disk request under callgri
 
 soak: setup build ## The long loops: KILLS=200 kills, UPGRADES=500 upgrades of each process, MIGRATIONS=20 moves of guests, under verified I/O
 	SOFTDPU_KILLS=$(KILLS) SOFTDPU_UPGRADES=$(UPGRADES) SOFTDPU_MIGRATIONS=$(MIGRATIONS) $(CARGO) test --release --locked -p softdpu-tests --test kill --test upgrade --test supervisor_upgrade --test migration_disk -- --nocapture --test-threads=1
+	SOFTDPU_BARS=1 $(CARGO) test --release --locked -p softdpu-tests --test wires -- --nocapture
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS=60 seconds
 	lab/fuzz.sh $(FUZZ_SECONDS)

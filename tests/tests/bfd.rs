@@ -64,6 +64,8 @@ impl Bfdd {
             "bfd\n peer {peer} local-address {local}\n  receive-interval 100\n  transmit-interval 100\n  detect-multiplier 3\n"
         );
         std::fs::write(folder.join("bfdd.conf"), config).context("bfdd's configuration")?;
+        // Its shell asks for no password, whatever this machine's PAM would.
+        std::fs::write(folder.join("vtysh.conf"), "username root nopassword\n").context("vtysh's configuration")?;
         // bfdd wants its user to be in a group of Debian's package: a list of groups of its own, which no other process
         // sees.
         let groups = std::fs::read_to_string("/etc/group").context("/etc/group")?;
@@ -90,15 +92,22 @@ impl Bfdd {
         let vtysh = self.vtysh.display().to_string();
         let folder = self.folder.display().to_string();
         let commands = commands.iter().flat_map(|command| ["-c", command]);
-        let arguments: Vec<&str> = [vtysh.as_str(), "--vty_socket", &folder].into_iter().chain(commands).collect();
+        let places = [vtysh.as_str(), "--config_dir", &folder, "--vty_socket", &folder];
+        let arguments: Vec<&str> = places.into_iter().chain(commands).collect();
         host.exec(&arguments)
     }
 
-    /// The session as bfdd sees it.
+    /// The session as bfdd sees it. Its shell prints nothing where bfdd does not take the connection, as right after
+    /// its start.
     fn peer(&self, host: &Host, what: &str) -> Result<Value, Failure> {
-        let text = self.ask(host, &[&format!("show bfd peers {what}json")])?;
-        let peers: Value = serde_json::from_str(&text).context("bfdd's peers")?;
-        Ok(peers[0].clone())
+        wait_until("bfdd to tell its peers", WAIT, || {
+            let text = self.ask(host, &[&format!("show bfd peers {what}json")])?;
+            if text.trim().is_empty() {
+                return Ok(None);
+            }
+            let peers: Value = serde_json::from_str(&text).context("bfdd's peers")?;
+            Ok(Some(peers[0].clone()))
+        })
     }
 }
 
