@@ -27,9 +27,6 @@ const WIRE: Wire = Wire { backend: "af-xdp", ..Wire::ETHERNET };
 const NIC: &str = "02:00:00:00:00:01";
 const MACS: [&str; 2] = ["02:5d:00:00:00:01", "02:5d:00:00:00:02"];
 
-/// The most boots of a guest whose kernel fails before init.
-const BOOTS: u32 = 3;
-
 fn possible(test: &str) -> bool {
     if !Host::is_possible(test) {
         return false;
@@ -72,41 +69,24 @@ fn boot(lab: &Lab, host: &Host, device: &str, qemu: Qemu) -> Result<Guest, Failu
     let stripped = lab.path().join("softdpu-stripped");
     run("strip", &["-o", &stripped.to_string_lossy(), &program])?;
     let read = |path: &std::path::Path| std::fs::read(path).context(path.display());
-    let (softdpu, library) = (read(&stripped)?, read(library.as_ref())?);
-    let spec = || {
-        let wire = ["-device", &format!("{device},netdev=wire,mac={NIC}")];
-        GuestSpec::new("guest")
-            .cpus(2)
-            .memory_mib(768)
-            .root(Root::NetworkRam)
-            .newer_kernel()
-            .file("usr/sbin/softdpu", softdpu.clone())
-            .file("usr/lib/x86_64-linux-gnu/libgcc_s.so.1", library.clone())
-            .file("site.toml", site().into_bytes())
-            .job("network")
-            .parameter("NAME", "guest")
-            .parameter("MIB", 1)
-            .namespace(host.name())
-            .qemu(qemu.clone())
-            .device(GuestDevice::new(&[&TAP[..], &wire].concat()))
-    };
-    let mut boots = 1;
-    loop {
-        let mut guest = Guest::boot(lab.path(), spec())?;
-        match guest.booted() {
-            Ok(_) => {
-                guest.step("ready", WAIT)?;
-                return Ok(guest);
-            }
-            // Under emulation this kernel fails now and then while it patches its own code. Nothing of softdpu has run
-            // by then: no failure of softdpu's is tried again here.
-            Err(error) if boots < BOOTS && error.to_string().contains("Kernel panic") => {
-                eprintln!("boot {boots}: {error}");
-                boots += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    let spec = GuestSpec::new("guest")
+        .cpus(2)
+        .memory_mib(768)
+        .root(Root::NetworkRam)
+        .newer_kernel()
+        .file("usr/sbin/softdpu", read(&stripped)?)
+        .file("usr/lib/x86_64-linux-gnu/libgcc_s.so.1", read(library.as_ref())?)
+        .file("site.toml", site().into_bytes())
+        .job("network")
+        .parameter("NAME", "guest")
+        .parameter("MIB", 1)
+        .namespace(host.name())
+        .qemu(qemu)
+        .device(GuestDevice::new(&[&TAP[..], &["-device", &format!("{device},netdev=wire,mac={NIC}")]].concat()));
+    let mut guest = Guest::boot(lab.path(), spec)?;
+    guest.booted()?;
+    guest.step("ready", WAIT)?;
+    Ok(guest)
 }
 
 fn is_zero_copy(report: &Report) -> Result<(), Failure> {
