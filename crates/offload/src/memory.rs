@@ -19,8 +19,10 @@ pub const WORDS_PER_LINE: usize = 8;
 pub trait QueueMemory: Send {
     /// Words that there are.
     fn words(&self) -> usize;
-    /// Loads a word.
-    fn load(&mut self, at: usize) -> u64;
+    /// Loads a word; as [`observe`](Self::observe), where nothing less costs less.
+    fn load(&mut self, at: usize) -> u64 {
+        self.observe(at)
+    }
     /// Loads a word; loads after it are not older than it.
     fn observe(&mut self, at: usize) -> u64;
     /// Stores a word.

@@ -66,10 +66,6 @@ impl QueueMemory for DmaProducer {
         self.memory.words()
     }
 
-    fn load(&mut self, at: usize) -> u64 {
-        self.observe(at)
-    }
-
     /// The consumer's position, which its engine has brought.
     fn observe(&mut self, at: usize) -> u64 {
         self.ledger.spend(self.costs.hit);
@@ -131,10 +127,6 @@ impl DmaConsumer {
 impl QueueMemory for DmaConsumer {
     fn words(&self) -> usize {
         self.memory.words()
-    }
-
-    fn load(&mut self, at: usize) -> u64 {
-        self.observe(at)
     }
 
     fn observe(&mut self, at: usize) -> u64 {

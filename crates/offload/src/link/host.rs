@@ -96,10 +96,6 @@ impl QueueMemory for HostView {
         self.memory.words()
     }
 
-    fn load(&mut self, at: usize) -> u64 {
-        self.observe(at)
-    }
-
     fn observe(&mut self, at: usize) -> u64 {
         match self.pages {
             PageType::WriteThrough => self.cached(at),
